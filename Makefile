@@ -1,4 +1,4 @@
-# Everything needs only python3 (3.11 to 3.13, with headers) and g++: the first target run makes .venv.
+# Everything needs only python3 (3.11 to 3.14, with headers) and g++: the first target run makes .venv.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -8,14 +8,15 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 WORKERS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
-LINTED := $(wildcard kiln tests benchmarks examples setup.py)
+LINTED := $(wildcard kiln tests tools benchmarks examples setup.py)
 NATIVE := $(wildcard $(foreach ending,cpp h py,kiln/native/*.$(ending) kiln/native/*/*.$(ending)))
 TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy setuptools wheel ninja
 PEERS := jax matplotlib
 # Models are built from configurations: nothing is downloaded.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test lint check check-fast fuzz asan bench coverage-of-seeds natives docs-index clean
+.PHONY: setup demo test lint check check-fast fuzz asan bench matrix wheel test-wheel sdist coverage-of-seeds natives
+.PHONY: docs-index clean
 
 setup: $(VENV)/.built
 
@@ -44,7 +45,7 @@ test: setup lint check
 lint: $(VENV)/.tools
 	$(VENV)/bin/ruff format --check $(LINTED)
 	$(VENV)/bin/ruff check $(LINTED)
-	$(VENV)/bin/mypy kiln
+	$(VENV)/bin/mypy kiln tools
 
 check: setup
 	$(RUN) -m pytest -q -n $(WORKERS) --timeout 300 $(ARGS)
@@ -70,6 +71,26 @@ bench: setup $(VENV)/.bench
 	$(RUN) benchmarks/capture.py
 	$(RUN) benchmarks/aot.py
 	$(RUN) benchmarks/engine.py
+
+# The table is rich's; the matrix needs nothing else of .venv.
+$(VENV)/.rich: $(VENV)/.created
+	$(VENV)/bin/pip install --quiet rich
+	touch $@
+
+# Builds and tests pairs of Python and torch (docs/platforms.md): PAIRS="3.12:2.15 3.13:2.15", TESTS=tests/native,
+# ARGS="--python PATH --page".
+matrix: $(VENV)/.rich
+	$(RUN) -m tools.matrix $(if $(PAIRS),--pairs $(PAIRS)) $(if $(TESTS),--tests $(TESTS)) $(ARGS)
+
+# Wheels in dist/ (docs/packaging.md), for the pair of .venv or for PAIRS; test-wheel tries them in clean environments.
+wheel: setup
+	$(RUN) -m tools.wheels $(if $(PAIRS),--pairs $(PAIRS)) $(ARGS)
+
+test-wheel: setup
+	$(RUN) -m tools.wheels --test $(if $(PAIRS),--pairs $(PAIRS)) $(ARGS)
+
+sdist: $(VENV)/.tools
+	$(RUN) -m tools.wheels --sdist
 
 # Which behaviours of the seed documents have tests: prints them, and writes docs/seed-coverage.md.
 coverage-of-seeds: setup
