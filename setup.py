@@ -99,6 +99,9 @@ def native_module() -> tuple[Extension, type[Command]]:
         sources=[*translation_units(), write(GENERATED / "saved_values_of_torch.cpp", saved_values)],
         depends=sorted(str(path) for ending in ("cpp", "h") for path in NATIVE.rglob(f"*.{ending}")),
         include_dirs=[str(NATIVE.resolve())],
+        # Nothing reads it. Objects for another torch in the same folder are compiled again when the command changes;
+        # that torch's headers are newer than the objects is not certain.
+        define_macros=[("KILN_BUILT_FOR", torch.__version__)],
         # torch 2.11 compiles extensions as C++17 where they do not say otherwise.
         extra_compile_args=[*(sanitize if sanitized else flags), "-std=c++20", "-fvisibility=hidden", "-Wall"]
         + ["-Wno-unknown-pragmas"],

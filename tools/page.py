@@ -25,9 +25,9 @@ def duration(seconds: float) -> str:
 
 
 def cells(result: Result) -> list[str]:
-    """A row; what is not known is left empty."""
+    """A row; what is not known is left empty. Where the logs are matters on the machine alone."""
     ran = result.passed + result.failed + result.skipped > 0
-    state = result.state if not result.reason else f"{result.state}: {result.reason}"
+    state = result.state if not result.reason else f"{result.state}: {result.reason.partition('; see ')[0]}"
     return [
         result.python or result.pair.python,
         result.torch or result.pair.torch,
