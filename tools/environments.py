@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -117,17 +118,24 @@ class Environment:
 
     def versions(self) -> dict[str, str]:
         """The exact versions of Python and torch in it."""
-        done = subprocess.run([self.python, "-c", INSTALLED], capture_output=True, text=True)
-        if done.returncode:
-            raise Failed(f"torch cannot be imported: {done.stderr.strip().splitlines()[-1]}")
-        versions: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-        return versions
+        return dict(installed_versions(self.python))
+
+
+@functools.cache
+def installed_versions(python: str) -> dict[str, str]:
+    """The exact versions of an interpreter and its torch. Asked once: it takes seconds."""
+    done = subprocess.run([python, "-c", INSTALLED], capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(f"torch cannot be imported: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+    versions: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return versions
 
 
 def ccache_links() -> list[Path]:
     """A folder in which the names of compilers mean ccache, if there is one and no compiler is asked for.
 
-    torch's build takes the first word of CXX for the compiler, so that ``CXX="ccache c++"`` does not work.
+    torch uses ccache by itself from 2.13 on. Before, it takes the first word of CXX for the compiler, so that
+    ``CXX="ccache c++"`` does not work.
     """
     ccache = shutil.which("ccache")
     if ccache is None or os.environ.get("CXX"):
@@ -169,6 +177,7 @@ def pair_environment(pair: Pair, interpreter: Interpreter, uv: str | None, *, fr
     mark.unlink(missing_ok=True)
     environment.create(interpreter)
     environment.install("torch", pair.requirement)
+    installed_versions.cache_clear()
     # Wheels of the registry have no local version in their metadata, whatever torch says about itself.
     exact = environment.versions()["torch"].partition("+")[0]
     environment.install("packages", f"torch=={exact}", *packages)

@@ -80,14 +80,20 @@ def run_pair(pair: Pair, interpreter: Interpreter, commit: str, uv: str | None, 
         versions = environment.versions()
         result.python, result.torch = versions["python"], versions["torch"]
         result.state = "not built"
+        tell(pair, f"building with torch {result.torch}")
         tree = environment.folder.parent / "checkout"
         checkout(commit, tree)
         result.build_seconds = build(environment, tree, commit, fresh=asked.fresh)
         result.built = True
+        tell(pair, f"built in {duration(result.build_seconds)}, testing")
         run_tests(environment, tree, result, asked)
     except Failed as failed:
         result.reason = str(failed)
     return result
+
+
+def tell(pair: Pair, what: str) -> None:
+    print(f"{pair}: {what}", flush=True)
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -172,10 +178,10 @@ def run_all(
             result = Result(pair, "not available", str(missing), commit=commit)
             result.date = datetime.date.today().isoformat()
         else:
-            console.print(f"{pair}: {interpreter.path}; logs in {MATRIX / pair.name / 'logs'}", soft_wrap=True)
+            tell(pair, f"{interpreter.path}; logs in {MATRIX / pair.name / 'logs'}")
             result = run_pair(pair, interpreter, commit, uv, asked)
         told = f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped" if result.built else ""
-        console.print(f"{pair}: {result.state} {result.reason or told}", soft_wrap=True)
+        tell(pair, ": ".join(text for text in (result.state, result.reason or told) if text))
         result.save(folder)
         found.append(result)
     return found
