@@ -7,7 +7,7 @@ import functools
 import gc
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
@@ -23,6 +23,34 @@ if TYPE_CHECKING:
     from .capture.state.trace import Options
 
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
+
+# What is compiled has the type it had before.
+Target = TypeVar("Target", bound="Callable[..., Any] | classmethod[Any, Any, Any]")
+
+
+@overload
+def compile(
+    function: Target,
+    *,
+    backend: str | Callable[..., Any] | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    on_recompile: Callable[[types.FunctionType, str], object] | None = None,
+) -> Target: ...
+
+
+@overload
+def compile(
+    *,
+    backend: str | Callable[..., Any] | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    on_recompile: Callable[[types.FunctionType, str], object] | None = None,
+) -> Callable[[Target], Target]: ...
 
 
 @python_only
@@ -142,11 +170,19 @@ def is_apply(target: Any) -> bool:
 class disable:
     """Keep a function or method out of graphs, or (as a context manager) a block of calls from being compiled."""
 
+    # Called with a function, it returns that function's type. Type checkers accept only subclasses from `__new__`.
+    @overload
+    def __new__(cls) -> disable: ...
+
+    @overload
+    def __new__(cls, function: Target) -> Target: ...  # type: ignore[misc]
+
     def __new__(cls, function: Any = _NOTHING) -> Any:
         return super().__new__(cls) if function is _NOTHING else _disabled(function)
 
-    def __call__(self, function: Any) -> Any:
-        return _disabled(function)
+    def __call__(self, function: Target) -> Target:
+        disabled: Target = _disabled(function)
+        return disabled
 
     def __enter__(self) -> None:
         self._before = _native.set_disabled(True)
@@ -201,7 +237,7 @@ def is_compiling() -> bool:
 
 
 @python_only
-def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+def allow_in_graph(function: Target) -> Target:
     """Put calls of a function into graphs as they are, without looking into it."""
     from .capture.state.annotations import ALLOWED
 
@@ -213,7 +249,7 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @python_only
-def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+def disallow_in_graph(function: Target) -> Target:
     """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
     from .capture.interpreter.call_rules import leave_to_python
 

@@ -47,27 +47,50 @@ print(compiled.tolist())
 TYPED = """
 import torch
 import kiln
+from kiln.testing import check
 
 
 @kiln.compile
-def step(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x) * 2
+def step(x: torch.Tensor, factor: int) -> torch.Tensor:
+    return torch.relu(x) * factor
+
+
+@kiln.compile(fullgraph=True, dynamic=False)
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+@kiln.disable
+def plain(x: torch.Tensor, factor: int) -> torch.Tensor:
+    return x * factor
+
+
+@kiln.disable()
+def also_plain(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
 
 
 def run(x: torch.Tensor) -> torch.Tensor:
-    with kiln.config.patch(recompile_limit=4):
-        return step(x)
+    with kiln.config.patch(recompile_limit=4), kiln.disable():
+        return also_plain(plain(whole(step(x, 2)), factor=3))
 
 
-model = kiln.compile(torch.nn.Linear(2, 2), fullgraph=True)
-print(run(torch.ones(2)), model(torch.ones(2)), kiln.explain(run)(torch.ones(2)))
+model = kiln.compile(torch.nn.Linear(2, 2), backend="eager")
+weight: torch.Tensor = model.weight
+explained: str = str(kiln.explain(run)(torch.ones(2)))
+with kiln.compiled_autograd.enable(kiln.compile):
+    torch.autograd.grad(run(weight).sum(), weight)
+check(run, torch.ones(2))
+kiln.mark_dynamic(weight, 0)
 """
 
-WRONG = """
-import kiln
-
-version: int = kiln.__version__
-"""
+# The errors that a type checker has to find, and can only find with the types of the package.
+WRONG = {
+    "version: int = kiln.__version__": "assignment",
+    "kiln.compile(5)": "call-overload",
+    "kiln.compile(len, full_graph=True)": "call-overload",
+    "kiln.compile(len)(1)": "arg-type",
+}
 
 
 def fifteen_lines(readme: str) -> str:
@@ -87,7 +110,8 @@ def in_eager(program: str) -> str:
 def try_wheel(clean: Environment, wheel: Path, folder: Path, torch: str) -> Iterator[str]:
     """Install a wheel and use it in an empty folder outside of the repository; what was seen, line by line."""
     folder.mkdir(parents=True)
-    variables = {**clean.variables(), "KILN_CACHE_DIR": str(folder / "cache")}
+    # torch warns where numpy is missing, which Kiln does not need.
+    variables = {**clean.variables(), "KILN_CACHE_DIR": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
     count = 0
 
     def output(what: str, *command: str, status: int = 0) -> str:
@@ -137,9 +161,10 @@ def try_wheel(clean: Environment, wheel: Path, folder: Path, torch: str) -> Iter
 
     clean.install("mypy", "mypy")
     (folder / "typed.py").write_text(TYPED)
-    (folder / "wrong.py").write_text(WRONG)
+    (folder / "wrong.py").write_text("\n".join(["import kiln", *WRONG, ""]))
     output("mypy --strict", clean.python, "-m", "mypy", "--strict", "typed.py")
     told = output("mypy --strict of a wrong program", clean.python, "-m", "mypy", "--strict", "wrong.py", status=1)
-    if 'has type "str", variable has type "int"' not in told or "Found 1 error" not in told:
-        raise Failed(f"mypy does not see Kiln's types: {told.strip()}")
-    yield "mypy --strict: a program is accepted, a wrong one refused"
+    for number, (statement, error) in enumerate(WRONG.items(), start=2):
+        if not re.search(rf"^wrong.py:{number}: error: .*\[{error}\]$", told, re.MULTILINE):
+            raise Failed(f"mypy does not see that `{statement}` is wrong: {told.strip()}")
+    yield f"mypy --strict: a program is accepted, {len(WRONG)} wrong statements are found"
