@@ -44,6 +44,18 @@ assert len(explained.graphs) == 1 and explained.programs, explained
 print(compiled.tolist())
 """
 
+# torch finds Kiln by an entry point of the installed package.
+BACKEND = """
+import torch
+from importlib.metadata import entry_points
+
+names = [entry.name for entry in entry_points(group="torch_dynamo_backends") if entry.value.startswith("kiln.")]
+for name in names:
+    function = torch.compile(lambda x: torch.softmax(x * 2, 0).sin(), backend=name)
+    torch.testing.assert_close(function(torch.arange(4.0)), torch.softmax(torch.arange(4.0) * 2, 0).sin())
+print(*names or ["none"])
+"""
+
 TYPED = """
 import torch
 import kiln
@@ -143,7 +155,7 @@ def try_wheel(clean: Environment, wheel: Path, folder: Path, torch: str) -> Iter
     yield f"losses of three steps: {script('training', TRAINING).strip()}"
 
     usage = output("kiln --help", str(clean.folder / "bin" / "kiln"), "--help")
-    commands = ["cache", *(["doctor"] if "doctor" in usage else [])]
+    commands = ["cache", *(command for command in ("--version", "doctor") if command in usage)]
     for command in commands:
         output(f"python -m kiln {command}", clean.python, "-m", "kiln", command)
     torch_program = folder / "torch_compile.py"
@@ -151,6 +163,8 @@ def try_wheel(clean: Environment, wheel: Path, folder: Path, torch: str) -> Iter
     if "tensor([0., 0.])" not in output("python -m kiln run", clean.python, "-m", "kiln", "run", str(torch_program)):
         raise Failed("python -m kiln run printed something else")
     yield f"commands: --help run {' '.join(commands)}"
+
+    yield f"backends of torch.compile: {script('backend', BACKEND).strip()}"
 
     other = "2.11" if torch != "2.11" else "2.12"
     refused = run([*clean.installer(), "--dry-run", str(wheel), f"torch=={other}.*"], clean.logs / "trial-other.log")
