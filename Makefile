@@ -10,7 +10,7 @@ FUZZ_EXAMPLES ?= 10000
 
 LINTED := $(wildcard kiln tests tools benchmarks examples setup.py)
 NATIVE := $(wildcard $(foreach ending,cpp h py,kiln/native/*.$(ending) kiln/native/*/*.$(ending)))
-TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy setuptools wheel ninja
+TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy "setuptools>=77.0.3" wheel ninja
 PEERS := jax matplotlib
 # Models are built from configurations: nothing is downloaded.
 export HF_HUB_OFFLINE := 1
