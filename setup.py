@@ -3,11 +3,17 @@
 import os
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
-import torch
-from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+# Before torch, which need not be there for such a Python.
+problem = runpy.run_path("kiln/platform/support/supported.py")["python_problem"]()
+if problem:
+    sys.exit(problem)
+
+import torch  # noqa: E402
+from setuptools import setup  # noqa: E402
+from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
 
 # Two compilations at a time: one translation unit that includes torch's headers needs about a gigabyte.
 os.environ.setdefault("MAX_JOBS", "2")
@@ -73,4 +79,8 @@ native = CppExtension(
     extra_link_args=[*(["-fsanitize=address,undefined"] if sanitized else []), *shared_libstdcxx()],
 )
 
-setup(ext_modules=[native], cmdclass={"build_ext": BuildExtension})
+# Beside the module, the build notes what it was built for.
+recording = runpy.run_path("kiln/platform/support/build_record.py")["recording"]
+build = recording(BuildExtension, runpy.run_path("kiln/version.py")["VERSION"])
+
+setup(ext_modules=[native], cmdclass={"build_ext": build})

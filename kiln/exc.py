@@ -275,6 +275,22 @@ class RecompileError(KilnError):
         return _paragraphs(str(self.location or ""), _sentence(text))
 
 
+class SwitchedOff(KilnError):
+    """Something was asked for that is switched off, because Kiln does not know the running torch well enough."""
+
+    def __init__(self, asked: str, reason: str) -> None:
+        super().__init__(asked, reason)
+        self.asked, self.reason = asked, reason
+
+    def __str__(self) -> str:
+        hint = "What to do: install a torch that this Kiln knows, or a newer Kiln; `python -m kiln doctor` says more."
+        return f"{self.asked} is switched off: {_sentence(self.reason)}\n{hint}"
+
+
+class PlatformWarning(UserWarning):
+    """The running torch is newer than Kiln knows, or something that Kiln assumes about it does not hold."""
+
+
 class RecompileWarning(UserWarning):
     """A function met the recompile limit and runs in plain Python from now on."""
 
