@@ -1,6 +1,6 @@
 """The command line: ``python -m kiln run script.py …`` runs a program on Kiln, whatever compiler it was written for;
-``python -m kiln cache`` shows and clears the compiled programs that are kept on disk, ``python -m kiln doctor`` says what
-this installation consists of and what is wrong with it. The last works where Kiln itself cannot be loaded."""
+``python -m kiln cache`` shows and clears the compiled programs that are kept on disk; ``python -m kiln doctor`` says
+what this installation consists of and what is wrong with it, also where Kiln itself cannot be loaded."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     made = parser()
     asked = made.parse_args(arguments)
     if asked.command == "doctor":
-        from kiln import doctor
+        from kiln.doctor import main as doctor
 
-        return doctor.main(as_json=asked.json)
+        return doctor(as_json=asked.json)
     if startup.is_broken():
         print(f"{startup.problem}\nMore: python -m kiln doctor", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from .platform.support.switches import CAPTURE, reason_off
 if TYPE_CHECKING:
     from .engine.run.scopes import disable, enable, enabled, reset
 
+
 class TorchEngine:
     """What this module has where capture is switched off: backward passes are torch's."""
 

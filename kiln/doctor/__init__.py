@@ -1,6 +1,7 @@
 """``python -m kiln doctor``: what this installation of Kiln consists of, what is wrong with it, and how to mend it.
 
-It works where the native module cannot be loaded and where torch is missing, so nothing here imports either at module level.
+It works where the native module cannot be loaded and where torch is missing: its modules import neither when they are
+loaded.
 """
 
 from __future__ import annotations

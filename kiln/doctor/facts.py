@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -179,7 +180,18 @@ def cpu() -> Iterator[Fact]:
     flags = cpu_info.flags()
     yield Fact("model", cpu_info.description().get("model name", platform.processor() or "unknown"))
     yield Fact("vectors", f"{cpu_info.vector_bytes() * 8} bits")
-    used = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "avx512_fp16", "amx_tile")
+    used = (
+        "avx2",
+        "fma",
+        "f16c",
+        "avx512f",
+        "avx512bw",
+        "avx512dq",
+        "avx512vl",
+        "avx512_bf16",
+        "avx512_fp16",
+        "amx_tile",
+    )
     yield Fact("features", " ".join(name for name in used if name in flags) or "none of those that Kiln looks for")
     yield Fact("cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} for this process")
     torch = torch_module()
@@ -209,7 +221,9 @@ def gpu() -> Iterator[Fact]:
         yield Fact("GPUs", "none: this torch was built without CUDA", *state)
         return
     if not torch.cuda.is_available():
-        fix = f"Update the driver: this torch needs one for CUDA {torch.version.cuda}. `nvidia-smi` says what it is for."
+        fix = (
+            f"Update the driver: this torch needs one for CUDA {torch.version.cuda}. `nvidia-smi` says what it is for."
+        )
         yield Fact("GPUs", "none that torch can use", *((NOTE, fix) if driver else (OK, "")))
         return
     for index in range(torch.cuda.device_count()):
@@ -298,13 +312,14 @@ def self_check() -> Iterator[Fact]:
         return
     from ..platform.support import assumptions
 
-    findings = assumptions.examine()
+    # A part that is switched off cannot be tried again.
+    findings = assumptions.examine() if startup.findings is None else startup.findings
     for finding in findings:
         assumption = finding.assumption
         if finding.problem is None:
             yield Fact(assumption.name, "as expected")
             continue
-        fix = f"Install a torch that this Kiln knows:  {sys.executable} -m pip install \"{supported.TORCH_RANGE}\""
+        fix = f'Install a torch that this Kiln knows:  {sys.executable} -m pip install "{supported.TORCH_RANGE}"'
         if switches.reason_off(assumption.part) is None:
             fix += f"\nUntil then, {startup.SELF_CHECK}=1 switches off what relies on it: {assumption.part}."
         yield Fact(assumption.name, finding.problem, BROKEN, fix)

@@ -9,7 +9,6 @@ from .facts import BROKEN, NOTE, OK, Fact, Section, broken
 
 MARKS = {OK: " ", NOTE: "!", BROKEN: "x"}
 COLOURS = {OK: "", NOTE: "yellow", BROKEN: "red"}
-WIDTH = 18  # of the names
 
 
 def show(sections: list[Section], file: TextIO) -> None:
@@ -37,8 +36,9 @@ def lines(sections: list[Section]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for section in sections:
         found.append((section.name, "bold"))
+        width = max((len(fact.name) for fact in section.facts), default=0)
         for fact in section.facts:
-            found += lines_of(fact)
+            found += lines_of(fact, width)
         found.append(("", ""))
     wrong = broken(sections)
     if not wrong:
@@ -49,11 +49,11 @@ def lines(sections: list[Section]) -> list[tuple[str, str]]:
     return found
 
 
-def lines_of(fact: Fact) -> list[tuple[str, str]]:
+def lines_of(fact: Fact, width: int) -> list[tuple[str, str]]:
     value = ", ".join(map(str, fact.value)) if isinstance(fact.value, list) else str(fact.value)
     first, *rest = value.splitlines() or [""]
-    found = [f"{MARKS[fact.state]} {fact.name:<{WIDTH}} {first}"]
-    indent = " " * (WIDTH + 3)
+    found = [f"{MARKS[fact.state]} {fact.name:<{width}} {first}"]
+    indent = " " * (width + 3)
     found += [textwrap.indent(line, indent) for line in rest]
     if fact.fix:
         first, *rest = fact.fix.splitlines()

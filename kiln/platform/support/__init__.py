@@ -1,1 +1,1 @@
-"""What Kiln needs of the installation it runs in: which Pythons and torches, the native module, what is switched off."""
+"""What Kiln needs of the installation it runs in: Python, torch, the native module; and what is switched off."""

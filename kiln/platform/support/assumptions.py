@@ -1,8 +1,9 @@
 """What Kiln takes for granted about torch and CPython without their promise, and a small program that tries each.
 
-The results of these programs are known: what Kiln reads by layout, by mangled names or through private names is compared
-with what torch shows publicly. On releases that Kiln was tested with nothing of this runs at import; `startup` has it run
-for a newer torch, ``python -m kiln doctor`` and the tests always. A check changes nothing but the numbers of autograd's nodes.
+The results of these programs are known: what Kiln reads by layout, by mangled names or through private names is
+compared with what torch shows publicly. Nothing of this runs at import where Kiln knows the release; `startup` has it
+run for a newer torch, ``python -m kiln doctor`` and the tests always. A check changes nothing but the numbers of
+autograd's nodes.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ class Doubled(torch.autograd.Function):
         return x * factor
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * 2, None
 
 
@@ -248,7 +249,7 @@ def check_contexts() -> str | None:
 def check_kinds_of_nodes() -> str | None:
     """Kinds of nodes and hooks are told apart by mangled names."""
     x = leaf(2, 3)
-    y = x.mul(2)
+    y: Any = x.mul(2)
     tensor_hook, retained = hook_on("tensor"), y.sin()
     y.register_hook(tensor_hook)
     retained.retain_grad()
@@ -257,9 +258,9 @@ def check_kinds_of_nodes() -> str | None:
     z: Any = Doubled.apply(changed, 2.0)  # type: ignore[no-untyped-call]
     before, after, accumulated = hook_on("before"), hook_on("after"), hook_on("accumulated")
     z.grad_fn.register_prehook(before)
-    assert y.grad_fn is not None
     y.grad_fn.register_hook(after)
-    x.register_post_accumulate_grad_hook(accumulated)
+    register: Any = x.register_post_accumulate_grad_hook
+    register(accumulated)
     walk = _native.walk((z.sum(),), (torch.ones((), dtype=torch.float64, device="cpu"),), (), True, True)
     expect("the refusal of a walk", walk.refusal, None)
     kinds = [(call.kind, call.name.partition("Backward")[0].rpartition("::")[2]) for call in walk.calls]

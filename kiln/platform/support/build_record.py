@@ -1,7 +1,7 @@
 """What the native module was built for: a small file beside it, written by the build and read before it is loaded.
 
-`_native.cpython-312-x86_64-linux-gnu.so` has `_native.cpython-312-x86_64-linux-gnu.json`. Imports no other module of Kiln:
-setup.py runs this file too.
+`_native.cpython-312-x86_64-linux-gnu.so` has `_native.cpython-312-x86_64-linux-gnu.json`, so that modules for several
+Pythons can lie in one tree. Imports no other module of Kiln: setup.py runs this file too.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import importlib
 import os
 import struct
 import sys
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from typing import Any
 
@@ -24,13 +23,11 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 ELF_HEADER = struct.Struct("<4s36xQ10xHH")  # the magic number; the place, the size and the count of sections
 
 
-@dataclass
 class Problem:
     """Why the native module cannot be used: what is wrong, why, and the command that mends it."""
 
-    what: str
-    why: str
-    fix: str
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        self.what, self.why, self.fix = what, why, fix
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.what, self.why, self.fix) if part)
@@ -52,18 +49,20 @@ def how_to_build(torch_version: str) -> str:
     if tree is None:
         return (
             f"Install Kiln for this Python and torch {torch_version}: a wheel that was built for them, or\n"
-            f"    {sys.executable} -m pip install --force-reinstall --no-deps --no-build-isolation --no-binary kiln-torch kiln-torch"
+            f"    {sys.executable} -m pip install --force-reinstall --no-deps --no-build-isolation "
+            "--no-binary kiln-torch kiln-torch"
         )
     made = os.path.join(tree, ".venv") == sys.prefix
-    return (
-        f"Build it{' again' if found_modules() else ''}:  cd {tree} && "
-        + ("make clean setup" if made else f"{sys.executable} -m pip install --no-build-isolation -e .")
+    return f"Build it{' again' if found_modules() else ''}:  cd {tree} && " + (
+        "make clean setup" if made else f"{sys.executable} -m pip install --no-build-isolation -e ."
     )
 
 
 def how_to_change_torch(built_for: str) -> str:
     release = supported.release_of(built_for)
-    wanted = f"torch=={supported.dotted(release)}.*" if release and supported.is_final(built_for) else f"torch=={built_for}"
+    wanted = (
+        f"torch=={supported.dotted(release)}.*" if release and supported.is_final(built_for) else f"torch=={built_for}"
+    )
     return f'Or install the torch it was built for:  {sys.executable} -m pip install "{wanted}"'
 
 
@@ -148,7 +147,8 @@ def mismatch(path: str, record: dict[str, Any], torch: Any) -> Problem | None:
         return Problem(what, why, f"{build}\n{how_to_change_torch(built)}")
     if record["cxx11_abi"] is not bool(torch.compiled_with_cxx11_abi()):
         what = f"Kiln's native module was built for a torch with another C++ ABI than that of torch {running} here."
-        why = f"_GLIBCXX_USE_CXX11_ABI was {int(record['cxx11_abi'])} for {path}, and is {int(not record['cxx11_abi'])} here."
+        was = int(record["cxx11_abi"])
+        why = f"_GLIBCXX_USE_CXX11_ABI was {was} for {path}, and is {1 - was} here."
         return Problem(what, why, build)
     return None
 
@@ -176,7 +176,9 @@ def load(torch: Any) -> Any:
     record = build_record.read(str(module.__file__))
     if record["torch"].partition("+")[0].split(".")[:2] != module.TORCH_VERSION.split(".")[:2]:
         what = f"Kiln's native module {module.__file__} was built for torch {module.TORCH_VERSION}."
-        raise ImportError(str(Problem(what, "The file beside it says otherwise.", how_to_build(torch.__version__))), name=NAME)
+        raise ImportError(
+            str(Problem(what, "The file beside it says otherwise.", how_to_build(torch.__version__))), name=NAME
+        )
     return module
 
 

@@ -87,7 +87,9 @@ def warning(version: str, unknown: bool) -> str | None:
     off = switches.all_off()
     if unknown:
         known = f"torch {supported.between(supported.TORCH)}"
-        text = f"torch {version} is newer than Kiln {VERSION} knows ({known}). What Kiln assumes about torch was tried: "
+        text = (
+            f"torch {version} is newer than Kiln {VERSION} knows ({known}). What Kiln assumes about torch was tried: "
+        )
         if not off:
             return f"{text}all of it holds."
         text += "not all of it holds."

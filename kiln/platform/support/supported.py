@@ -26,16 +26,17 @@ def python_problem() -> str | None:
     version, implementation = sys.version_info, sys.implementation.name
     advice = f"Use CPython {between(PYTHON)}, the usual build (not the free-threaded one)."
     if implementation != "cpython":
-        return f"Kiln works with CPython alone, and this is {implementation}: it reads and writes CPython's bytecode.\n{advice}"
+        what = f"Kiln works with CPython alone, and this is {implementation}: it reads and writes CPython's bytecode."
+        return f"{what}\n{advice}"
     if not PYTHON[0] <= version[:2] <= PYTHON[1]:
         return (
-            f"Kiln does not work with Python {dotted(version[:2])}: it reads and writes bytecode, which changes with each "
-            f"release of CPython.\n{advice}"
+            f"Kiln does not work with Python {dotted(version[:2])}: it reads and writes bytecode, which changes with "
+            f"each release of CPython.\n{advice}"
         )
     if is_free_threaded():
         return (
-            f"Kiln does not work with free-threaded builds of CPython, and this is one (Python {dotted(version[:2])}t): its "
-            f"native module relies on the global interpreter lock.\n{advice}"
+            f"Kiln does not work with free-threaded builds of CPython, and this is one (Python {dotted(version[:2])}t)"
+            f": its native module relies on the global interpreter lock.\n{advice}"
         )
     return None
 
