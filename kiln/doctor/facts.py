@@ -142,11 +142,11 @@ def native() -> Iterator[Fact]:
     if startup.problem is None:
         yield Fact("loaded", "yes")
         return
-    problem = native_module.find_problem(torch)
-    if problem is not None:
+    if isinstance(startup.problem, native_module.NotLoaded):
+        problem = startup.problem.problem
         yield Fact("loaded", f"no: {problem.what} {problem.why}".rstrip(), BROKEN, problem.fix)
     else:
-        what, _, fix = str(startup.problem).rpartition("\n")
+        what, _, fix = str(startup.problem).partition("\n")
         yield Fact("loaded", f"no: {what}", BROKEN, fix)
 
 

@@ -230,5 +230,9 @@ def test_what_the_build_runs_imports_nothing_of_kiln() -> None:
     for name in ("supported", "build_record"):
         assert runpy.run_path(str(ROOT / "kiln" / "platform" / "support" / f"{name}.py"))
     runs = "[runpy.run_path(f'kiln/platform/support/{name}.py') for name in ('supported', 'build_record')]"
-    done = run(ROOT, "-c", f"import sys, runpy; {runs}; print([name for name in sys.modules if name.startswith(('kiln', 'torch'))])")
+    done = run(
+        ROOT,
+        "-c",
+        f"import sys, runpy; {runs}; print([name for name in sys.modules if name.startswith(('kiln', 'torch'))])",
+    )
     assert done.stdout.strip() == "[]", os.linesep.join([done.stdout, done.stderr])

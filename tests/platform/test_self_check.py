@@ -247,7 +247,11 @@ print(json.dumps({{
 NEWER: dict[str, tuple[str, str | None, str]] = {
     "all as it was": ("", None, ""),
     "a name is gone": ("del torch._C._current_autograd_node", switches.CAPTURE, "_current_autograd_node"),
-    "a name is gone that capture itself uses": ("del torch.overrides.has_torch_function_variadic", switches.CAPTURE, "variadic"),
+    "a name is gone that capture itself uses": (
+        "del torch.overrides.has_torch_function_variadic",
+        switches.CAPTURE,
+        "variadic",
+    ),
     "nodes have other names": (
         "torch.sin = lambda x: x.exp()\ntorch.Tensor.sin = lambda self: self.exp() * 1",
         switches.ENGINE,

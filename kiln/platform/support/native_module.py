@@ -161,6 +161,14 @@ def is_same_torch(built: str, running: str) -> bool:
     return built.partition("+")[0] == running.partition("+")[0]
 
 
+class NotLoaded(ImportError):
+    """The native module cannot be used."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem), name=NAME)
+        self.problem = problem
+
+
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
@@ -168,21 +176,20 @@ def load(torch: Any) -> Any:
     """The native module. Raises ImportError with what is wrong, why and what to do."""
     problem = find_problem(torch)
     if problem is not None:
-        raise ImportError(str(problem), name=NAME)
+        raise NotLoaded(problem)
     try:
         module = importlib.import_module(NAME)
     except (ImportError, OSError) as error:
-        raise ImportError(str(not_loaded(error, str(torch.__version__))), name=NAME) from error
+        raise NotLoaded(loader_problem(error, str(torch.__version__))) from error
     record = build_record.read(str(module.__file__))
     if record["torch"].partition("+")[0].split(".")[:2] != module.TORCH_VERSION.split(".")[:2]:
         what = f"Kiln's native module {module.__file__} was built for torch {module.TORCH_VERSION}."
-        raise ImportError(
-            str(Problem(what, "The file beside it says otherwise.", how_to_build(torch.__version__))), name=NAME
-        )
+        why = "The file beside it, which says what it was built for, belongs to another module."
+        raise NotLoaded(Problem(what, why, how_to_build(str(torch.__version__))))
     return module
 
 
-def not_loaded(error: BaseException, running: str) -> Problem:
+def loader_problem(error: BaseException, running: str) -> Problem:
     """The loader's error in words."""
     text = str(error)
     path = find() or "_native"

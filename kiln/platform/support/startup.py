@@ -53,14 +53,23 @@ def import_torch() -> Any:
     wrong = supported.python_problem()
     if wrong is not None:
         raise ImportError(wrong)
+    pip = f"{sys.executable} -m pip install"
     try:
         import torch
     except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        advice = f'Install it:  {sys.executable} -m pip install "{supported.TORCH_RANGE}"'
-        raise ImportError(f"Kiln needs torch, and this Python has none.\n{advice}", name="torch") from None
+        if error.name == "torch":
+            text = f'Kiln needs torch, and this Python has none.\nInstall it:  {pip} "{supported.TORCH_RANGE}"'
+            raise ImportError(text, name="torch") from None
+        raise unusable_torch(error) from error
+    except Exception as error:  # of the loader, or of torch itself
+        raise unusable_torch(error) from error
     return torch
+
+
+def unusable_torch(error: Exception) -> ImportError:
+    text = f"Kiln needs torch, and torch cannot be imported: {type(error).__name__}: {error}"
+    again = f'Install it again:  {sys.executable} -m pip install --force-reinstall "{supported.TORCH_RANGE}"'
+    return ImportError(f"{text}\n{again}", name="torch")
 
 
 def is_command() -> bool:
