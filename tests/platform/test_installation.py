@@ -15,7 +15,7 @@ import pytest
 
 from kiln.platform.support import build_record, native_module, supported
 from tests.structure.imports import ROOT
-from tests.support.kiln_copies import MODULE, RECORD, copy_of, record_of, run
+from tests.support.kiln_copies import MODULE, RECORD, copy_of, newer_torch, record_of, run
 
 # Imports Kiln once for each folder, each time as if for the first time, and tells what was raised.
 IMPORTS = """
@@ -159,6 +159,14 @@ def test_a_module_that_does_not_fit_is_not_loaded(told: dict[str, str], make: Ca
 
 def test_one_that_fits_is(told: dict[str, str]) -> None:
     assert told["whole"] == "imported"
+
+
+def test_the_record_of_another_module_is_noticed(tmp_path: Path) -> None:
+    record = record_of(newer_torch(tmp_path))
+    record.write_text(RECORD.read_text())
+    done = run(tmp_path, "-c", "import kiln")
+    assert done.returncode == 1
+    assert "was built for torch 2.16.0" in done.stderr and "belongs to another module" in done.stderr
 
 
 def test_without_sources_the_command_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
