@@ -106,5 +106,5 @@ docs-index:
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f kiln/_native*.so
+	rm -f kiln/_native*.so kiln/_native*.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

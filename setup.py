@@ -9,10 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import Command, Extension, setup
+# Before setuptools and torch, which need not be there for such a Python.
+supported = runpy.run_path("kiln/platform/support/supported.py")
+problem = supported["python_problem"]()
+if problem:
+    sys.exit(problem)
 
-# The releases of torch that Kiln is meant for, and what else it needs.
-TORCH_RANGE = "torch>=2.11,<2.16"
+from setuptools import Command, Extension, setup  # noqa: E402
+
+TORCH_RANGE: str = supported["TORCH_RANGE"]
 OTHER_DEPENDENCIES = ["rich", "llvmlite>=0.50,<0.51"]
 
 # Two compilations at a time: one translation unit that includes torch's headers needs about a gigabyte.
@@ -59,6 +64,8 @@ def shared_libstdcxx() -> list[str]:
     return [str(path)] if path.is_absolute() and path.exists() else []
 
 
+VERSION: str = runpy.run_path("kiln/version.py")["VERSION"]
+
 TORCH_IS_MISSING = f"""\
 Kiln's native module is compiled against the torch that it will run with, and this build finds no torch (builds in \
 isolation never see the one that is installed).
@@ -99,18 +106,18 @@ def native_module() -> tuple[Extension, type[Command]]:
         sources=[*translation_units(), write(GENERATED / "saved_values_of_torch.cpp", saved_values)],
         depends=sorted(str(path) for ending in ("cpp", "h") for path in NATIVE.rglob(f"*.{ending}")),
         include_dirs=[str(NATIVE.resolve())],
-        # Nothing reads it. Objects for another torch in the same folder are compiled again when the command changes;
-        # that torch's headers are newer than the objects is not certain.
+        # No source reads this macro. It changes the command for another torch, so that objects in the same folder are
+        # compiled again; the dates of headers alone would not tell.
         define_macros=[("KILN_BUILT_FOR", torch.__version__)],
         # torch 2.11 compiles extensions as C++17 where they do not say otherwise.
         extra_compile_args=[*(sanitize if sanitized else flags), "-std=c++20", "-fvisibility=hidden", "-Wall"]
         + ["-Wno-unknown-pragmas"],
         extra_link_args=[*(["-fsanitize=address,undefined"] if sanitized else []), *shared_libstdcxx()],
     )
-    return native, BuildExtension
+    # Beside the module, the build notes what it was built for.
+    recording = runpy.run_path("kiln/platform/support/build_record.py")["recording"]
+    return native, recording(BuildExtension, VERSION)
 
-
-VERSION: str = runpy.run_path("kiln/version.py")["VERSION"]
 
 if {"sdist", "egg_info"} & set(sys.argv):
     # Sources are for all releases of torch, and are packed without one. Build front ends ask for `egg_info` first of

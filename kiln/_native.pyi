@@ -159,6 +159,21 @@ def set_disabled(flag: bool, /) -> bool:
 def is_disabled() -> bool:
     """Is the flag of `set_disabled` set in this thread?"""
 
+TORCH_VERSION: str
+"""The release of torch that the module was compiled for."""
+
+def knows_dictionary_keys() -> bool:
+    """Whether it is known which dictionaries have keys of str alone, so that looking one up runs no Python."""
+
+def distrust_dictionary_keys() -> None:
+    """From now on each lookup counts as one that may run Python."""
+
+def has_openmp() -> bool:
+    """Whether torch's OpenMP library was found, so that kernels run on its threads."""
+
+def refuse_walks(reason: str | None, /) -> None:
+    """Refuse each walk from now on, for this reason, so that torch's engine runs the pass; None: no more."""
+
 class GuardProgram:
     """`program(*roots)` gives the tuple of inputs, or False if an assumption does not hold.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import inspect
 import types
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -13,11 +15,12 @@ import torch
 
 from . import _native, exc
 from .config import config
-from .platform.torch_autograd import function_of_apply
+from .platform.support import startup
+from .platform.support.switches import CAPTURE, reason_off, switch_off
 from .program.backend_registry import backend_name, check_options, lookup_backend
 from .program.modes import options_of
 from .program.user_marks import mark_dimensions, mark_disabled, python_only
-from .report.events import Subscription
+from .report.events import Subscription, count, raised_text
 
 if TYPE_CHECKING:
     from .capture.state.trace import Options
@@ -74,12 +77,14 @@ def compile(
     function of that name hears of all.
     """
     load_capture()
-    from .capture.state.trace import Options
-
     backend = config.backend if backend is None else backend
     chosen, name, flag = lookup_backend(backend), backend_name(backend), config.compiled_autograd
     asked = options_of(mode, options)
     check_options(chosen, name, asked)
+    if reason := reason_off(CAPTURE):
+        return run_in_eager(function, fullgraph, reason)
+    from .capture.state.trace import Options
+
     made = Options(chosen, name, fullgraph, dynamic, asked, on_recompile, flag)
     if function is _NOTHING:
         return functools.partial(_compile, options=made)
@@ -88,14 +93,45 @@ def compile(
 
 @functools.cache
 def load_capture() -> None:
-    """Import capture, when something is first compiled. A collection of garbage on the way would find nothing."""
+    """Import capture, when something is first compiled. A collection of garbage on the way would find nothing.
+
+    With a torch that Kiln does not know, it may want names that are gone: capture is then switched off.
+    """
+    if reason_off(CAPTURE):
+        return
     enabled = gc.isenabled()
     gc.disable()
     try:
         from . import api_rules  # noqa: F401  (registers rules for the functions of this file)
+    except Exception as error:
+        if startup.findings is None:
+            raise
+        switch_off(CAPTURE, f"it cannot be loaded: {raised_text(error)}")
     finally:
         if enabled:
             gc.enable()
+
+
+def run_in_eager(function: Any, fullgraph: bool, reason: str) -> Any:
+    """What `compile` gives where capture is switched off: the function itself, with a warning the first time."""
+    if fullgraph:
+        raise exc.SwitchedOff("kiln.compile with fullgraph=True", reason)
+    warn_of_eager(reason)
+    if function is _NOTHING:
+        return functools.partial(run_in_eager, fullgraph=fullgraph, reason=reason)
+    if not callable(function) and not isinstance(function, (staticmethod, classmethod)):
+        raise exc.NotCallable(function)
+    count("skips", reason)
+    return function
+
+
+@functools.cache
+def warn_of_eager(reason: str) -> None:
+    text = f"kiln.compile is switched off, and functions run in plain Python: {reason}. More: `python -m kiln doctor`"
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and exc.is_library(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, exc.PlatformWarning, stacklevel=level)
 
 
 def _compile(target: Any, options: Options) -> Any:
@@ -163,6 +199,8 @@ def has_backward_scope(target: Any) -> bool:
 
 def is_apply(target: Any) -> bool:
     """``SomeFunction.apply`` may be Python code of torch around native code: it is captured as one call."""
+    from .platform.torch_autograd import function_of_apply  # private names: `import kiln` must do without them
+
     return isinstance(target, types.MethodType) and function_of_apply(target) is not None
 
 
@@ -193,6 +231,8 @@ class disable:
 
 def is_disabled(target: Any) -> bool:
     """Whether ``disable`` (Kiln's or torch's) made this. Other objects are not asked: that could be seen."""
+    if reason_off(CAPTURE):
+        return False
     from .capture.state.annotations import is_excluded
 
     function = target.__func__ if isinstance(target, types.MethodType) else target
@@ -200,6 +240,8 @@ def is_disabled(target: Any) -> bool:
 
 
 def _disabled(function: Any) -> Any:
+    if reason_off(CAPTURE):
+        return function
     from .modules import OptimizedModule
 
     if isinstance(function, OptimizedModule):
@@ -239,6 +281,8 @@ def is_compiling() -> bool:
 @python_only
 def allow_in_graph(function: Target) -> Target:
     """Put calls of a function into graphs as they are, without looking into it."""
+    if reason_off(CAPTURE):
+        return function
     from .capture.state.annotations import ALLOWED
 
     for item in function if isinstance(function, (list, tuple)) else (function,):
@@ -251,6 +295,8 @@ def allow_in_graph(function: Target) -> Target:
 @python_only
 def disallow_in_graph(function: Target) -> Target:
     """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
+    if reason_off(CAPTURE):
+        return function
     from .capture.interpreter.call_rules import leave_to_python
 
     for item in function if isinstance(function, (list, tuple)) else (function,):
@@ -263,6 +309,8 @@ def disallow_in_graph(function: Target) -> Target:
 @python_only
 def reset() -> None:
     """Forget all compiled code, of backward passes too; functions are compiled again when they are next called."""
+    if reason_off(CAPTURE):
+        return
     from .capture.entry.dispatchers import reset as reset_dispatch
     from .engine.run.scopes import forget_graphs
 

@@ -40,6 +40,7 @@ LOG_ARTEFACTS = frozenset(
         "trace",
         "ir",
         "kernels",
+        "platform",
         "ptx",
         "stages",
     }
@@ -239,6 +240,11 @@ class Patch:
                 return function(*args, **kwargs)
 
         return patched
+
+
+def defaults() -> dict[str, Any]:
+    """The settings where neither the program nor the environment has changed one."""
+    return {item.name: item.default for item in fields(Config)}
 
 
 _CHECKS: dict[str, Callable[[str, object], Any]] = {item.name: item.metadata["check"] for item in fields(Config)}

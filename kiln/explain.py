@@ -14,6 +14,7 @@ import torch.fx
 from . import exc
 from .backends import eager, kiln
 from .platform.light_dataclass import dataclass
+from .platform.support.switches import CAPTURE, all_off, reason_off
 from .program.user_marks import python_only
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Explanation:
             yield f"  What to do: {found.advice}"
         for where, reason in self.skips:
             yield f"\nNot compiled, runs in plain Python: {where}\n  Reason: {reason}"
+        for part, reason in all_off().items():
+            yield f"\nSwitched off with this torch: {part}\n  Reason: {reason}"
         for where, reason in self.recompiles:
             yield f"\nCompiled again: {where}\n  Reason: {reason}"
         for number, graph in enumerate(self.graphs, 1):
@@ -158,6 +161,7 @@ def explain(
     def run(*args: Any, **kwargs: Any) -> Explanation:
         with events.listen() as recording:
             result = compiled(*args, **kwargs)
+            recording.skips += [(name, reason) for reason in (reason_off(CAPTURE),) if reason]
             times = measured(lambda: compiled(*args, **kwargs), recording.programs) if profile else None
         found = {**vars(recording), "times": recording.times}
         found["breaks"] = list({str(each): each for each in recording.breaks}.values())  # one for each frame it ends

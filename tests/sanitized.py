@@ -53,7 +53,7 @@ def build() -> None:
         if path.is_symlink():
             path.unlink()
     for path in (ROOT / "kiln").iterdir():
-        if path.suffix != ".so" and path.name != "__pycache__":
+        if path.suffix not in (".so", ".json") and path.name != "__pycache__":
             (PACKAGE / path.name).symlink_to(path)
 
 

@@ -14,6 +14,7 @@ import torch.fx
 from .. import exc
 from ..config import config
 from ..platform import torch_fake
+from ..platform.support.switches import AHEAD_OF_TIME, reason_off
 from ..program.backend_registry import current
 from ..program.unsupported import Unsupported
 from ..report import events
@@ -40,6 +41,9 @@ def try_compile(
     program: Callable[..., Any], inputs: Sequence[Any], compilers: Compilers, compile_with: Callable[..., Any]
 ) -> Callable[..., Any] | None:
     """A program, compiled; None, with a report, where it cannot be traced faithfully."""
+    if reason := reason_off(AHEAD_OF_TIME):
+        events.runs_in_eager(f"{AHEAD_OF_TIME} is switched off: {reason}")
+        return None
     try:
         compiled: Callable[..., Any] = compile_with(program, inputs, compilers)
         return compiled

@@ -12,7 +12,9 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from ..exc import SwitchedOff
 from ..platform.locks import new_lock
+from ..platform.support.switches import CAPTURE, reason_off
 
 _lock = new_lock()
 _state: Any = None
@@ -37,6 +39,8 @@ def install() -> Installation:
 
     Doing so twice is doing it once. The result can be used as a ``with`` block.
     """
+    if reason := reason_off(CAPTURE):
+        raise SwitchedOff("kiln.install", reason)
     global _state
     with _lock:
         fresh = _state is None

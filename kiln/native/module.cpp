@@ -1,5 +1,6 @@
 // The module kiln._native: its initialisation and the small functions that need no file of their own.
 #include "distinct.h"
+#include "platform/openmp.h"
 #include "platform/python.h"
 
 namespace kiln {
@@ -115,7 +116,22 @@ PyObject* call_watched(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   return result;
 }
 
+PyObject* knows_dictionary_keys(PyObject*, PyObject*) { return PyBool_FromLong(platform::knows_dictionary_keys()); }
+
+PyObject* distrust_dictionary_keys(PyObject*, PyObject*) {
+  platform::knows_dictionary_keys() = false;
+  Py_RETURN_NONE;
+}
+
+PyObject* has_openmp(PyObject*, PyObject*) { return PyBool_FromLong(platform::has_openmp()); }
+
 PyMethodDef functions[] = {
+    {"knows_dictionary_keys", knows_dictionary_keys, METH_NOARGS,
+     "knows_dictionary_keys() -> bool: it is known whether looking a key up may run Python."},
+    {"distrust_dictionary_keys", distrust_dictionary_keys, METH_NOARGS,
+     "distrust_dictionary_keys(): from now on each lookup counts as one that may run Python."},
+    {"has_openmp", has_openmp, METH_NOARGS,
+     "has_openmp() -> bool: torch's OpenMP library was found, so that kernels run on its threads."},
     {"call_watched", method(call_watched), METH_FASTCALL,
      "call_watched(watcher, function, args, kwargs): call with a watcher that gets the frame of each Python function."},
     {"watch_entered", watch_entered, METH_O,

@@ -11,16 +11,20 @@ import time
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import config
 from ..exc import Location, innermost
 from ..platform.light_dataclass import dataclass
+from ..platform.support.switches import INSTEAD, all_off
 from .log import log
 from .progress import Progress
 from .stages import Stage, collected, stage
+
+if TYPE_CHECKING:
+    from ..platform.support.assumptions import Finding
 
 counters: Counter[str] = Counter()
 """Running counts of this process: frames, graphs, breaks, recompiles, skips, entries, kernels."""
@@ -272,6 +276,15 @@ def entry(trace: Any, made: Any, already_reported: bool) -> None:
         log("guards", place(trace.function) + "".join(f"\n  {line}" for line in trace.guards.describe()))
     if "code" in config.log:
         log("code", f"{place(trace.function)}\n{made.check.text}\n{made.run.text}")
+
+
+def self_check(findings: Sequence[Finding]) -> None:
+    """What Kiln assumes about torch was tried at import."""
+    if "platform" in config.log:
+        for finding in findings:
+            log("platform", str(finding))
+        for part, reason in all_off().items():
+            log("platform", f"switched off: {part} ({reason}); instead, {INSTEAD[part]}")
 
 
 class Subscription:

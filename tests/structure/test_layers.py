@@ -52,6 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kiln.compiled_autograd", "kiln.explain"),
     ("kiln.testing",),
     ("kiln.compat",),
+    ("kiln.doctor",),
     ("kiln",),
     ("kiln.__main__",),
 )

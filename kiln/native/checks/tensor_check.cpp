@@ -449,7 +449,7 @@ int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count
 }
 
 int add_tensor_check(PyObject* module) {
-  if (platform::check_torch() < 0) return -1;
+  if (PyModule_AddStringConstant(module, "TORCH_VERSION", platform::kTorchVersion) < 0) return -1;
   PyTypeObject& type = TensorCheckType;
   sequence.sq_length = length;
   type.tp_name = "kiln._native.TensorCheck";

@@ -39,9 +39,9 @@ inline bool has_str_keys_only(PyObject* dictionary) {
   return reinterpret_cast<const DictionaryKeys*>(keys)->kind != 0;
 }
 
-// Whether the layout of DictionaryKeys is right, found out once on two dictionaries.
-inline bool knows_dictionary_keys() {
-  static const bool known = [] {
+// Whether the layout of DictionaryKeys is right, found out once on two dictionaries. Python may set it to false.
+inline bool& knows_dictionary_keys() {
+  static bool known = [] {
     Owned of_str(Py_BuildValue("{s:i}", "a", 1)), of_int(Py_BuildValue("{i:i}", 1, 1));
     bool found = of_str && of_int && has_str_keys_only(of_str.get()) && !has_str_keys_only(of_int.get());
     PyErr_Clear();

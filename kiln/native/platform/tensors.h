@@ -121,20 +121,9 @@ inline c10::SymInt size_in(PyObject* object) { return pybind11::cast<c10::SymInt
 
 namespace platform {
 
-// Whether the torch that is running is of the release that this was compiled for: 0, or -1 with an ImportError set.
-// Structures of other releases lie otherwise in memory.
-inline int check_torch() {
-  Owned module(PyImport_ImportModule("torch"));
-  Owned version(module ? PyObject_GetAttrString(module.get(), "__version__") : nullptr);
-  const char* running = version ? PyUnicode_AsUTF8(version.get()) : nullptr;
-  if (!running) return -1;
-  std::string wanted = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
-  if (std::string(running).rfind(wanted, 0) == 0) return 0;
-  PyErr_Format(PyExc_ImportError,
-               "kiln._native was built for torch %s, but torch %s is installed: build it again with `make setup`",
-               TORCH_VERSION, running);
-  return -1;
-}
+// The release that this was compiled for, as text. Structures of others lie otherwise in memory: before the module is
+// loaded, kiln/platform/support/native_module.py compares what the build has noted beside it.
+inline constexpr const char* kTorchVersion = TORCH_VERSION;
 
 }  // namespace platform
 }  // namespace kiln

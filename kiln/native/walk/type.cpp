@@ -28,9 +28,16 @@ void wrap_tensors(Walk& walk) {
   walk.tensors.clear();
 }
 
+// Why all walks are refused, empty if they are not. With the GIL held.
+std::string& switched_off() {
+  static std::string reason;
+  return reason;
+}
+
 void fill(Walk& walk, PyObject* const* arguments, bool accumulate) {
   std::string refusal;
   try {
+    if (!switched_off().empty()) throw Refused{switched_off()};
     Request request = request_of(arguments[0], arguments[1], arguments[2], accumulate);
     find_order(request, walk);
     try {
@@ -413,10 +420,19 @@ PyObject* set_inner_hook_type(PyObject*, PyObject* type) {
   Py_RETURN_NONE;
 }
 
+PyObject* refuse_walks(PyObject*, PyObject* reason) {
+  const char* text = reason == Py_None ? "" : PyUnicode_AsUTF8(reason);
+  if (!text) return nullptr;
+  switched_off() = text;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {{"walk", method(make), METH_FASTCALL,
                             "walk(roots, gradients, inputs, retain_graph, accumulate) -> Walk: what would be done."},
                            {"set_inner_hook_type", set_inner_hook_type, METH_O,
                             "set_inner_hook_type(type): how hooks inside compiled functions are shown."},
+                           {"refuse_walks", refuse_walks, METH_O,
+                            "refuse_walks(reason): each walk is refused from now on, for this reason; None: no more."},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
