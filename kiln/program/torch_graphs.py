@@ -6,7 +6,8 @@
   same random numbers again.
 - A product and sum that torch makes of an operation of the program is these two: as an operator it belongs to torch's own
   code generator, and takes no numbers where other operators do.
-- Other operators that call graphs, such as that of ``torch.autograd.Function``, get these graphs as they are.
+- Operators that only call their graphs, such as that of ``torch.autograd.Function``, get these graphs as they are. Others,
+  such as ``torch.cond``, cannot be traced.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ import torch.fx
 from ..platform.torch_operators import HigherOrderOperator, OpOverload
 from ..platform.torch_symbols import has_hint
 from .checkpoint_call import checkpointed
+from .graph_meta import set_traceable_backward
 from .graph_modules import placeholders
 
 MULTIPLY_ADD = "prims.fma.default"
 CHECKPOINT = "tag_activation_checkpoint"
+# Operators in Python that call their graphs.
+CALLERS = "autograd_function_apply wrap wrap_with_autocast wrap_with_set_grad_enabled dynamo_bypassing_wrapper".split()
 CONTEXTS = "_checkpoint_context_fn"  # in the meta of a region: what makes the contexts of a selective checkpoint
 Reader = Callable[[Sequence[Any]], Any]  # of an input, from the arguments that torch gives
 
@@ -145,8 +149,10 @@ def translate_calls(module: torch.fx.GraphModule) -> None:
                 setattr(module, str(each.target), region)
         if node.target.name() == CHECKPOINT:
             translate_checkpoint(node, next(iter(regions.values())))
-        else:
+        elif node.target.name() in CALLERS:
             bind(node, regions)
+        else:
+            set_traceable_backward(node, f"torch's operator {node.target.name()}, which calls graphs")
 
 
 def multiply_add(first: Any, second: Any, third: Any) -> Any:
