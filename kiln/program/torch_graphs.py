@@ -129,7 +129,7 @@ def attribute(module: torch.fx.GraphModule, name: str) -> Any:
     return value
 
 
-# -- operators -----------------------------------------------------------------------------------------------------------
+# -- operators ---------------------------------------------------------------------------------------------------------
 
 
 def translate_calls(module: torch.fx.GraphModule) -> None:
@@ -147,12 +147,13 @@ def translate_calls(module: torch.fx.GraphModule) -> None:
                 translate_calls(region)
                 region.recompile()
                 setattr(module, str(each.target), region)
-        if node.target.name() == CHECKPOINT:
+        name = operator_name(node.target)
+        if name == CHECKPOINT:
             translate_checkpoint(node, next(iter(regions.values())))
-        elif node.target.name() in CALLERS:
+        elif name in CALLERS:
             bind(node, regions)
         else:
-            set_traceable_backward(node, f"torch's operator {node.target.name()}, which calls graphs")
+            set_traceable_backward(node, f"torch's operator {name}, which calls graphs")
 
 
 def multiply_add(first: Any, second: Any, third: Any) -> Any:
@@ -169,17 +170,22 @@ def translate_checkpoint(node: torch.fx.Node, region: torch.fx.GraphModule) -> N
     node.args, node.kwargs = (first, tuple(passed), ()), options
 
 
+def operator_name(operator: Any) -> str:
+    return str(operator.name())
+
+
 def bind(node: torch.fx.Node, regions: dict[torch.fx.Node, torch.fx.GraphModule]) -> None:
     """Make a call that gets its graphs as they are. They come first among the arguments, or are in their place."""
     operator: Any = node.target
-    places = {place: regions[each] for place, each in enumerate(node.args) if each in regions}
-    rest = [each for place, each in enumerate(node.args) if place not in places]
+    arguments: list[Any] = list(node.args)
+    places = {place: regions[each] for place, each in enumerate(arguments) if each in regions}
+    rest = [each for place, each in enumerate(arguments) if place not in places]
 
     def call(*given: Any, **keywords: Any) -> Any:
         remaining = iter(given)
         count = len(given) + len(places)
         return operator(*[places[at] if at in places else next(remaining) for at in range(count)], **keywords)
 
-    call.__name__ = operator.name()
+    call.__name__ = operator_name(operator)
     node.target = call
     node.args = tuple(rest)

@@ -37,7 +37,9 @@ def gpt(compile: Compile) -> Any:
         losses.append(loss.detach())
     model.eval()
     with torch.no_grad():
-        shorter = [call(**{name: tokens[:, :length].contiguous() for name, tokens in batch.items()}) for length in (5, 7, 9)]
+        shorter = [
+            call(**{name: tokens[:, :length].contiguous() for name, tokens in batch.items()}) for length in (5, 7, 9)
+        ]
     return losses, shorter, model.state_dict()
 
 

@@ -32,7 +32,7 @@ def leaf(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, requires_grad=True)
 
 
-# -- effects and aliases -------------------------------------------------------------------------------------------------
+# -- effects and aliases -----------------------------------------------------------------------------------------------
 
 
 @program
@@ -81,7 +81,7 @@ def tensors_that_the_graph_holds(compile: Compile) -> Any:
     return f(torch.randn(4)), f(torch.randn(4)), held
 
 
-# -- modes and random numbers --------------------------------------------------------------------------------------------
+# -- modes and random numbers ------------------------------------------------------------------------------------------
 
 
 @program
@@ -130,7 +130,7 @@ def grad_modes(compile: Compile) -> Any:
     return plain, inference, inference.is_inference(), result, w.grad
 
 
-# -- sizes and numbers ---------------------------------------------------------------------------------------------------
+# -- sizes and numbers -------------------------------------------------------------------------------------------------
 
 
 @program
@@ -176,7 +176,7 @@ def gradients_of_parts(compile: Compile) -> Any:
     return results
 
 
-# -- autograd ------------------------------------------------------------------------------------------------------------
+# -- autograd ----------------------------------------------------------------------------------------------------------
 
 
 @program
@@ -273,7 +273,7 @@ def whole_training_step(compile: Compile) -> Any:
     return [f(torch.randn(5, 4)) for _ in range(4)], model.state_dict()
 
 
-# -- what is left to eager, and Kiln's own compiler around and inside ----------------------------------------------------
+# -- what is left to eager, and Kiln's own compiler around and inside --------------------------------------------------
 
 
 @program

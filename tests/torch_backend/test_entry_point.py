@@ -68,12 +68,13 @@ def test_options_and_errors():
             try:
                 return function(*args).tolist()
             except Exception as error:
-                return [type(error).__name__, str(error).splitlines()[0:2]]
+                return [type(error).__name__, str(error).splitlines()[:3]]
 
         f = lambda x: x.sin() * 2
+        close = lambda found: isinstance(found[0], float) and torch.allclose(torch.tensor(found), f(x))
         results = {
-            "check": outcome(compiled(f, options={"check": True}), x) == f(x).tolist(),
-            "mode": outcome(compiled(f, mode="max-autotune-no-cudagraphs"), x) == f(x).tolist(),
+            "check": close(outcome(compiled(f, options={"check": True}), x)),
+            "mode": close(outcome(compiled(f, mode="max-autotune-no-cudagraphs"), x)),
             "option": outcome(compiled(f, options={"chek": True}), x),
             "unknown mode": outcome(compiled(f, mode="fast"), x),
             "shapes": outcome(compiled(lambda x: x @ torch.ones(3)), x),
@@ -86,8 +87,7 @@ def test_options_and_errors():
         """
     )
     assert found["check"] and found["mode"] and found["disabled"] == 0
-    kind, (message, *_) = found["option"]
-    assert kind == "BackendCompilerFailed" and "UnknownOption" in message + str(found["option"])
+    assert found["option"][0] == "BackendCompilerFailed" and "UnknownOption" in str(found["option"])
     assert "takes no option 'chek': did you mean 'check'?" in str(found["option"])
     assert "There is no mode 'fast'" in str(found["unknown mode"])
     assert found["shapes"][0] == "TorchRuntimeError"
