@@ -2,12 +2,12 @@
 
 - Tensors that the graph holds, such as the state of an optimizer, become inputs: the graph may change them.
 - Numbers that torch hands over in tensors, read by ``item``, become inputs. (Floats that vary are such numbers.)
-- Checkpointed regions become calls of `checkpointed`. Where a graph runs as it is, torch's own operator does not draw the
-  same random numbers again.
-- A product and sum that torch makes of an operation of the program is these two: as an operator it belongs to torch's own
-  code generator, and takes no numbers where other operators do.
-- Operators that only call their graphs, such as that of ``torch.autograd.Function``, get these graphs as they are. Others,
-  such as ``torch.cond``, cannot be traced.
+- Checkpointed regions become calls of `checkpointed`. Where a graph runs as it is, torch's own operator does not draw
+  the same random numbers again.
+- A product and sum that torch makes of an operation of the program is these two: as an operator it belongs to torch's
+  own code generator, and takes no numbers where other operators do.
+- Operators that only call their graphs, such as that of ``torch.autograd.Function``, get these graphs as they are.
+  Others, such as ``torch.cond``, cannot be traced.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class TorchGraph:
         self.changed = False
         nodes = placeholders(module)
         for index, (node, example) in enumerate(zip(nodes, examples, strict=True)):
-            self.read_number(index, node) or self.add_input(argument(index), example)
+            if not self.read_number(index, node):
+                self.add_input(argument(index), example)
         self.take_out_tensors()
         translate_calls(module)
         module.recompile()
