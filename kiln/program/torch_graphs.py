@@ -6,8 +6,8 @@
   the same random numbers again.
 - A product and sum that torch makes of an operation of the program is these two: as an operator it belongs to torch's
   own code generator, and takes no numbers where other operators do.
-- Operators that only call their graphs, such as that of ``torch.autograd.Function``, get these graphs as they are.
-  Others, such as ``torch.cond``, cannot be traced.
+- Operators that only call their graphs, such as that of ``torch.autograd.Function``, get these graphs as they are, and
+  the operator of ``nested_compile_region`` becomes the call. Others, such as ``torch.cond``, cannot be traced.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .graph_modules import placeholders
 
 MULTIPLY_ADD = "prims.fma.default"
 CHECKPOINT = "tag_activation_checkpoint"
+REGION = "invoke_subgraph"
 # Operators in Python that call their graphs.
 CALLERS = "autograd_function_apply wrap wrap_with_autocast wrap_with_set_grad_enabled dynamo_bypassing_wrapper".split()
 CONTEXTS = "_checkpoint_context_fn"  # in the meta of a region: what makes the contexts of a selective checkpoint
@@ -150,7 +151,9 @@ def translate_calls(module: torch.fx.GraphModule) -> None:
                 setattr(module, str(each.target), region)
         name = operator_name(node.target)
         if name == CHECKPOINT:
-            translate_checkpoint(node, next(iter(regions.values())))
+            translate_checkpoint(module, node, next(iter(regions.values())))
+        elif name == REGION:
+            translate_region(node, next(iter(regions.values())))
         elif name in CALLERS:
             bind(node, regions)
         else:
@@ -161,14 +164,28 @@ def multiply_add(first: Any, second: Any, third: Any) -> Any:
     return first * second + third
 
 
-def translate_checkpoint(node: torch.fx.Node, region: torch.fx.GraphModule) -> None:
+def translate_checkpoint(module: torch.fx.GraphModule, node: torch.fx.Node, region: torch.fx.GraphModule) -> None:
     """torch takes all kinds of checkpoints for such that are not reentrant."""
     first, *passed = node.args
-    options = {**node.kwargs, "use_reentrant": False, "preserve_rng_state": True}
-    if CONTEXTS in region.meta:
-        options["context_fn"] = region.meta[CONTEXTS]
+    options: dict[str, Any] = {**node.kwargs, "use_reentrant": False, "preserve_rng_state": True}
+    contexts = region.meta.get(CONTEXTS) or options.pop("context_fn", None)
+    if contexts is not None:
+        name = f"contexts_of_{node.name}"
+        setattr(module, name, contexts)
+        with module.graph.inserting_before(node):
+            options["context_fn"] = module.graph.create_node("get_attr", name, (), {})
     node.target = checkpointed
     node.args, node.kwargs = (first, tuple(passed), ()), options
+
+
+def translate_region(node: torch.fx.Node, region: torch.fx.GraphModule) -> None:
+    """A call of a graph and no more: the graph, a name, the arguments."""
+    _, _, *passed = node.args
+
+    def call_region(*given: Any) -> Any:
+        return region.forward(*given)
+
+    node.target, node.args, node.kwargs = call_region, tuple(passed), {}
 
 
 def operator_name(operator: Any) -> str:

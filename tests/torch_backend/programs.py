@@ -5,6 +5,7 @@ A program takes the function that compiles, and gives everything to compare.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
@@ -215,6 +216,27 @@ def checkpoint(compile: Compile) -> Any:
         return torch.utils.checkpoint.checkpoint(lambda y: F.dropout(layer(y).sin(), 0.5), x, use_reentrant=False)
 
     f, x = compile(body), leaf(3, 4)
+    result = f(x)
+    result.sum().backward()
+    return result, x.grad, layer.weight.grad
+
+
+@program
+def selective_checkpoint(compile: Compile) -> Any:
+    layer, kept = nn.Linear(4, 4), [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+    contexts = functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, kept)
+    checkpoint = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False, context_fn=contexts)
+    f, x = compile(lambda x: checkpoint(lambda y: F.dropout(layer(y).sin(), 0.5), x)), leaf(3, 4)
+    result = f(x)
+    result.sum().backward()
+    return result, x.grad, layer.weight.grad
+
+
+@program
+def nested_checkpoints(compile: Compile) -> Any:
+    layer, checkpoint = nn.Linear(4, 4), functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
+    inner = lambda y: F.dropout(layer(y), 0.3).cos()  # noqa: E731
+    f, x = compile(lambda x: checkpoint(lambda y: checkpoint(inner, y.sin()) * 2, x)), leaf(3, 4)
     result = f(x)
     result.sum().backward()
     return result, x.grad, layer.weight.grad
