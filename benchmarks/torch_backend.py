@@ -95,51 +95,46 @@ class Contestant:
         self.process.wait()
 
 
-def measure(model: str, starts: int, rounds: int, calls: int) -> dict[str, Any]:
-    """Medians by contestant, and the loss of the first step."""
-    cold: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
-    warm: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
-    steady: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+def measure(model: str, starts: int, kinds: tuple[str, ...], rounds: int, calls: int) -> dict[str, Any]:
+    """Medians by contestant, and the loss of the first step. The last process of each contestant takes the steps."""
+    times: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in CONTESTANTS} for kind in (*kinds, "step")}
     losses: dict[str, float] = {}
+    processes: dict[str, Contestant] = {}
     caches = tempfile.mkdtemp()
     try:
         for number in range(starts):
             for name in rotated(list(CONTESTANTS), number):
-                own = os.path.join(caches, f"{name}{number}")
-                for times in (cold, warm):
-                    process = Contestant(name, model, own)
-                    seconds, losses[name] = process.ask("first")
-                    times[name].append(seconds)
-                    process.end()
-        processes = {name: Contestant(name, model, os.path.join(caches, f"{name}0")) for name in CONTESTANTS}
+                for kind in kinds:  # the second has the caches of the first
+                    if name in processes:
+                        processes[name].end()
+                    processes[name] = Contestant(name, model, os.path.join(caches, f"{name}{number}"))
+                    seconds, losses[name] = processes[name].ask("first")
+                    times[kind][name].append(seconds)
         for process in processes.values():
-            process.ask("first")
             process.ask("steps", 3)
         for number in range(rounds):
             for name in rotated(list(CONTESTANTS), number):
-                steady[name].append(processes[name].ask("steps", calls))
+                times["step"][name].append(processes[name].ask("steps", calls))
+    finally:
         for process in processes.values():
             process.end()
-    finally:
         shutil.rmtree(caches)
-    kinds = {"first step": cold, "warm": warm, "step": steady}
-    found = {kind: {name: statistics.median(times[name]) for name in CONTESTANTS} for kind, times in kinds.items()}
-    return {"model": model, "losses": losses, **found}
+    medians = {kind: {name: statistics.median(found) for name, found in by.items()} for kind, by in times.items()}
+    return {"model": model, "losses": losses, "times": medians}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one start and few steps, only to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one start with empty caches, and few steps")
     parser.add_argument("--only", default=",".join(MODELS), help="models, separated by commas")
     asked = parser.parse_args()
-    effort = (1, 3, 3) if asked.quick else (3, 9, 5)
+    effort = (1, ("first step",), 5, 3) if asked.quick else (3, ("first step", "warm"), 9, 5)
     results = []
     print(f"{'':24}" + "".join(f"{name:>11}" for name in (*CONTESTANTS, "/ inductor", "/ eager")), flush=True)
     for model in asked.only.split(","):
         found = measure(model, *effort)
         results.append(found)
-        for kind in ("first step", "warm", "step"):
-            times = found[kind]
+        for kind, times in found["times"].items():
             ratios = [f"{times['kiln'] / times[other]:11.2f}" for other in ("inductor", "eager")]
             cells = "".join(f"{shown(times[name]):>11}" for name in CONTESTANTS)
             print(f"{f'{model}, {kind}':24}{cells}{''.join(ratios)}", flush=True)
