@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from ..platform.locks import new_lock
+from ..platform.torch_compiler import expect_hooks
 
 _lock = new_lock()
 _state: Any = None
@@ -111,11 +112,13 @@ class _Installed:
             setattr(owner, own, value)
         counting.start()
         engine.start()
+        expect_hooks(False)
 
     def remove(self) -> None:
         from ..capture.entry.dispatchers import update_stance_watch
         from . import counting, dynamo, engine
 
+        expect_hooks(True)
         counting.stop()
         engine.stop()
         for owner, own, value in self.replaced:

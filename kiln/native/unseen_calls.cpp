@@ -5,27 +5,26 @@
 namespace kiln {
 namespace {
 
-// A name of the Python module behind this; looked up once. Null with an error set where there is none.
-PyObject* name_in_platform(const char* name, PyObject*& place) {
-  if (place) return place;
-  Owned module(PyImport_ImportModule("kiln.platform.torch_compiler"));
-  PyObject* found = module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-  if (place) {  // another thread was faster
-    Py_XDECREF(found);
-  } else {
-    place = found;
+// A name of the Python module behind this; null with an error set where there is none.
+Owned name_in_platform(const char* name) {
+  static PyObject* module = nullptr;
+  if (!module) {
+    PyObject* found = PyImport_ImportModule("kiln.platform.torch_compiler");
+    if (module) {  // another thread was faster
+      Py_XDECREF(found);
+    } else {
+      module = found;
+    }
   }
-  return place;
+  return Owned(module ? PyObject_GetAttrString(module, name) : nullptr);
 }
 
-// Whether torch's compiler is loaded, and not what `kiln.install` puts in its place, a module of another class.
+// Whether torch's compiler is loaded, and not replaced by what `kiln.install` puts there.
 bool has_torch_compiler() {
-  static PyObject* place = nullptr;
-  PyObject* name = name_in_platform("COMPILER", place);
-  Owned module(name ? PyImport_GetModule(name) : nullptr);
-  bool found = module && PyModule_CheckExact(module.get());
+  Owned name = name_in_platform("hooking_module");
+  Owned module(name ? PyImport_GetModule(name.get()) : nullptr);
   PyErr_Clear();
-  return found;
+  return module != nullptr;
 }
 
 }  // namespace
@@ -33,8 +32,7 @@ bool has_torch_compiler() {
 bool is_hooked() { return platform::frames_are_hooked() && has_torch_compiler(); }
 
 PyObject* call_unseen(PyObject* callable, PyObject* const* arguments, size_t count, PyObject* names) {
-  static PyObject* place = nullptr;
-  PyObject* caller = name_in_platform("call_unseen", place);
+  Owned caller = name_in_platform("call_unseen");
   if (!caller) return nullptr;
   Py_ssize_t positional = PyVectorcall_NARGS(count);
   Owned given(PyTuple_New(positional + 1)), named(names ? PyDict_New() : nullptr);
@@ -44,7 +42,7 @@ PyObject* call_unseen(PyObject* callable, PyObject* const* arguments, size_t cou
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i) {
     if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(names, i), arguments[positional + i]) < 0) return nullptr;
   }
-  return PyObject_Call(caller, given.get(), named.get());
+  return PyObject_Call(caller.get(), given.get(), named.get());
 }
 
 }  // namespace kiln

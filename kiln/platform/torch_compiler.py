@@ -49,6 +49,8 @@ def test_helpers() -> tuple[Any, Any]:
     return TestCase, run_tests
 
 
+COMPILER = "torch._dynamo"
+
 # ---- while torch's compiler calls Kiln -------------------------------------------------------------------------------
 
 
@@ -65,6 +67,16 @@ def outside_torch_compiler() -> Iterator[tuple[Any, Mapping[torch.Tensor, Any]]]
             yield getattr(context.fake_mode, "shape_env", None), context.tensor_to_context
 
 
+hooking_module = COMPILER
+"""The module that is loaded where a hook on frames may be the one of torch's compiler. Native code reads it."""
+
+
+def expect_hooks(expected: bool) -> None:
+    """Say whether that compiler may hook frames: while Kiln stands in for it, a hook is somebody else's."""
+    global hooking_module
+    hooking_module = COMPILER if expected else ""
+
+
 @keep_out
 def call_unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function while something that torch compiled runs: torch's compiler hooks the frames of all Python
@@ -74,7 +86,6 @@ def call_unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 # ---- annotations of functions ----------------------------------------------------------------------------------------
 
-COMPILER = "torch._dynamo"
 ORIGINAL = "_torchdynamo_orig_callable"
 """The attribute of a function that torch's compiler made, by which libraries find the original."""
 _POLYFILL = "__torch_dynamo_polyfill__"
