@@ -14,6 +14,7 @@ from .._native import GlobalState
 from ..platform.light_dataclass import dataclass
 from ..platform.locks import new_lock
 from ..platform.torch_fake import FakeTensor, without_torch_compiler
+from ..platform.torch_symbols import keeping_guards
 from ..program.graph import count_operations
 from ..program.graph_meta import set_changed_inputs, set_visible_results
 from ..program.graph_modules import output_values, placeholders
@@ -122,7 +123,8 @@ class Compilation:
     def trace(self, pattern: Pattern | None) -> JointGraph:
         quiet = torch.autograd.set_detect_anomaly(False)  # fakes have no values to check
         kernels = symbolic_kernels(has_symbols(self.specs), recorded=True)
-        settings = unnumbered_hooks(), quiet, outside_inference_mode(), kernels
+        guards = keeping_guards(self.mode.shape_env)  # has_new_guards looks for them
+        settings = unnumbered_hooks(), quiet, outside_inference_mode(), kernels, guards
         with (
             stage("aot trace") as record,
             events.in_compiler(),

@@ -15,6 +15,7 @@ from typing import Any
 from ..exc import SwitchedOff
 from ..platform.locks import new_lock
 from ..platform.support.switches import CAPTURE, reason_off
+from ..platform.torch_compiler import expect_hooks
 
 _lock = new_lock()
 _state: Any = None
@@ -115,11 +116,13 @@ class _Installed:
             setattr(owner, own, value)
         counting.start()
         engine.start()
+        expect_hooks(False)
 
     def remove(self) -> None:
         from ..capture.entry.dispatchers import update_stance_watch
         from . import counting, dynamo, engine
 
+        expect_hooks(True)
         counting.stop()
         engine.stop()
         for owner, own, value in self.replaced:

@@ -14,6 +14,9 @@ namespace {
 // While set, every dispatcher of this thread calls its original function.
 thread_local bool disabled = false;
 
+// The call of a dispatcher that begins now is one that hooks on frames do not see.
+thread_local bool begins_unseen = false;
+
 struct Dispatcher {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -156,13 +159,23 @@ Owned find_entry(Dispatcher* self, PyObject* const* arguments, size_t count, PyO
   return nullptr;
 }
 
+// The same call once more, where a hook on frames does not see checks and what was compiled.
+PyObject* call_again_unseen(PyObject* object, PyObject* const* arguments, size_t count, PyObject* names) {
+  begins_unseen = true;
+  PyObject* result = call_unseen(object, arguments, count, names);
+  begins_unseen = false;  // it did not begin if the way there raised
+  return result;
+}
+
 PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObject* names) {
   Dispatcher* self = cast(object);
   if (!self->function) {  // the garbage collector has taken it apart
     PyErr_SetString(PyExc_ReferenceError, "this Dispatcher has been cleared");
     return nullptr;
   }
+  bool unseen = std::exchange(begins_unseen, false);
   if (disabled || !self->enabled) return PyObject_Vectorcall(self->function, arguments, count, names);
+  if (is_hooked() && !unseen) return call_again_unseen(object, arguments, count, names);
   if (!is_current(self) && forget_entries(self) < 0) return nullptr;
   // A miss is expensive, so look again if another thread moved entries meanwhile; not for ever, in case a check does.
   for (int tries = 0; tries < 8; ++tries) {

@@ -33,6 +33,11 @@ int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count
 // The gradient of a tensor, or None: a new reference. Null without an error for what is no tensor.
 PyObject* stored_gradient(PyObject* object);
 
+// Whether a hook runs the frames of Python functions that may be the one of torch's compiler; and a call that it does not
+// see.
+bool is_hooked();
+PyObject* call_unseen(PyObject* callable, PyObject* const* arguments, size_t count, PyObject* names);
+
 // Each adds its names to the module; -1 with an error set on failure.
 int add_dispatcher(PyObject* module);
 int add_tensor_check(PyObject* module);

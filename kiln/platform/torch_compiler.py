@@ -5,13 +5,16 @@ A missing class makes the import fail. What takes long to load, or needs other p
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torch._guards import ChainedSource, GuardSource, Source
+import torch
+from torch._compile import _disable_dynamo as keep_out
+from torch._guards import ChainedSource, GuardSource, Source, TracingContext, tracing
 
 from .._native import is_instance as isinstance
 
@@ -46,9 +49,43 @@ def test_helpers() -> tuple[Any, Any]:
     return TestCase, run_tests
 
 
+COMPILER = "torch._dynamo"
+
+# ---- while torch's compiler calls Kiln -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def outside_torch_compiler() -> Iterator[tuple[Any, Mapping[torch.Tensor, Any]]]:
+    """A block in which torch does not know that it is compiling: parts of it would take the fake mode of its compiler
+    for the one in use. Gives the shape environment of what it compiles (None: it compiles nothing, or all sizes are
+    fixed), and how it made the sizes of each input symbolic."""
+    context = TracingContext.try_get()
+    with tracing(None):
+        if context is None:
+            yield None, {}
+        else:
+            yield getattr(context.fake_mode, "shape_env", None), context.tensor_to_context
+
+
+hooking_module = COMPILER
+"""The module that is loaded where a hook on frames may be the one of torch's compiler. Native code reads it."""
+
+
+def expect_hooks(expected: bool) -> None:
+    """Say whether that compiler may hook frames: while Kiln stands in for it, a hook is somebody else's."""
+    global hooking_module
+    hooking_module = COMPILER if expected else ""
+
+
+@keep_out
+def call_unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function while something that torch compiled runs: torch's compiler hooks the frames of all Python
+    functions then, and does not see this one's. Native code calls it, where that compiler is loaded."""
+    return function(*args, **kwargs)
+
+
 # ---- annotations of functions ----------------------------------------------------------------------------------------
 
-COMPILER = "torch._dynamo"
 ORIGINAL = "_torchdynamo_orig_callable"
 """The attribute of a function that torch's compiler made, by which libraries find the original."""
 _POLYFILL = "__torch_dynamo_polyfill__"

@@ -5,7 +5,8 @@ Loads nothing; `torch_shapes` has what needs sympy. Another torch without these 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..operator_functions import attrgetter
@@ -17,6 +18,19 @@ unsimplified_expression_of: Callable[[Any], Any] = attrgetter("node._expr")
 hint_of: Callable[[Any], Any] = attrgetter("node.hint")
 """The number that a symbolic number has in the call that is traced."""
 environment_of: Callable[[Any], Any] = attrgetter("node.shape_env")
+
+
+@contextlib.contextmanager
+def keeping_guards(environment: Any) -> Iterator[None]:
+    """In the block a shape environment adds guards. Once torch has compiled them it would only log that it does not."""
+    frozen = getattr(environment, "frozen", False)
+    if frozen:
+        environment.frozen = False
+    try:
+        yield
+    finally:
+        if frozen:
+            environment.frozen = True
 
 
 def has_hint(number: Any) -> bool:

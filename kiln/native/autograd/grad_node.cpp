@@ -58,7 +58,8 @@ variable_list gradients_of(PyObject* result, size_t count, const std::string& na
 Owned call(PyObject* callable, PyObject* defined, PyObject* needed, PyObject* values, PyObject* gradients,
            PyObject* context) {
   PyObject* arguments[] = {nullptr, defined, needed, values, gradients, context};
-  Owned result(PyObject_Vectorcall(callable, arguments + 1, 5 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  Owned result(is_hooked() ? call_unseen(callable, arguments + 1, 5, nullptr)
+                           : PyObject_Vectorcall(callable, arguments + 1, 5 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (!result) raise();
   return result;
 }

@@ -98,6 +98,13 @@ inline PyObject* int_from_bytes(const unsigned char* bytes, size_t count) {
   return _PyLong_FromByteArray(bytes, count, /*little_endian=*/1, /*is_signed=*/0);
 }
 
+// ---- frames ---------------------------------------------------------------------------------------------------------
+
+// Whether a function other than CPython's own runs the frames of Python functions (PEP 523), in any thread.
+inline bool frames_are_hooked() {
+  return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault;
+}
+
 // ---- the check ------------------------------------------------------------------------------------------------------
 
 // What of the above is not as expected, or null. Knowing the keys of dictionaries is not needed: see has_str_keys_only.
