@@ -191,19 +191,20 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
 
 // ---- being a function --------------------------------------------------------------------------------------------
 
-// Whether the original, as a class attribute, would bind to an instance: functions do, bound methods and plain
-// callable objects do not.
-bool binds(PyObject* function) {
+// A class attribute binds to an instance if the original would: functions do, bound methods and plain callable objects do
+// not, other descriptors are asked. What one of these makes that is no method of the original is given as it is.
+PyObject* bind(PyObject* self, PyObject* instance, PyObject* kind) {
+  PyObject* function = cast(self)->function;
+  if (!instance || instance == Py_None || !function) return Py_NewRef(self);
   while (Py_IS_TYPE(function, &DispatcherType) && cast(function)->function) function = cast(function)->function;
-  if (PyMethod_Check(function) || Py_IS_TYPE(function, &PyStaticMethod_Type)) return false;
-  return Py_TYPE(function)->tp_descr_get != nullptr;
-}
-
-PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
-  if (!instance || instance == Py_None || !cast(self)->function || !binds(cast(self)->function)) {
-    return Py_NewRef(self);
-  }
-  return PyMethod_New(self, instance);
+  if (PyFunction_Check(function)) return PyMethod_New(self, instance);
+  descrgetfunc getter = Py_TYPE(function)->tp_descr_get;
+  if (!getter || PyMethod_Check(function) || Py_IS_TYPE(function, &PyStaticMethod_Type)) return Py_NewRef(self);
+  Owned made(getter(function, instance, kind));
+  if (made.get() == function) return Py_NewRef(self);
+  bool method = made && PyMethod_Check(made.get()) && PyMethod_GET_FUNCTION(made.get()) == function;
+  if (method && PyMethod_GET_SELF(made.get()) == instance) return PyMethod_New(self, instance);
+  return made.release();
 }
 
 PyObject* from_function(PyObject* self, PyObject* name) {

@@ -4,11 +4,11 @@ import copy
 import functools
 import gc
 import inspect
-import operator
 import pickle
 import sys
 import threading
 import types
+import warnings
 import weakref
 
 import pytest
@@ -211,18 +211,42 @@ def test_wrong_use_raises_type_error():
         made(1)
 
 
+class Described:
+    def __call__(self, value):
+        return "called", value
+
+    def __get__(self, instance, owner):
+        return ("got", instance, owner)
+
+
 def test_binds_like_its_function():
+    partial = functools.partial(original)
+
+    class Plain:
+        callable_object = partial
+
     class Example:
         method = dispatcher_of(lambda self, x: (self, x))
-        callable_object = dispatcher_of(operator.itemgetter(0))
+        callable_object = dispatcher_of(partial)
         bound_method = dispatcher_of([].append)
+        cached = dispatcher_of(functools.lru_cache(original))
+        described = dispatcher_of(Described())
 
     instance = Example()
     assert Example.method is Example.__dict__["method"]
     assert isinstance(instance.method, types.MethodType)
     assert instance.method.__func__ is Example.method and instance.method.__self__ is instance
     assert instance.method(1) == ("miss", (instance, 1), {})
-    assert instance.callable_object(1) == ("miss", (1,), {})
+    assert instance.cached(1) == ("miss", (instance, 1), {})
+    assert instance.described == ("got", instance, Example)
+    with warnings.catch_warnings(record=True) as expected:
+        warnings.simplefilter("always")
+        owner = getattr(Plain().callable_object, "__self__", None)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        called = instance.callable_object(1)
+    assert called == ("miss", (1,) if owner is None else (instance, 1), {})
+    assert [str(each.message) for each in found] == [str(each.message) for each in expected]
     assert instance.bound_method(1) == ("miss", (1,), {})
 
 

@@ -129,7 +129,8 @@ def contains(trace: Trace, container: Any, value: Any) -> bool:
     return search(trace, iterate_rest(trace, iterator), value)
 
 
-NO_CONTAINER = message_of(lambda: operator.contains(0, 0)).replace("int", "{}")
+NUMBER: Any = 0
+NO_CONTAINER = message_of(lambda: operator.contains(NUMBER, 0)).replace("int", "{}")
 
 
 def contains_in_view(trace: Trace, view: object, value: Any) -> bool:
