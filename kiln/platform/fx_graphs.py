@@ -1,4 +1,4 @@
-"""fx graphs: nodes, names, the text of graph modules. Known for torch 2.11 to 2.13.
+"""fx graphs: nodes, names, the text of graph modules. Known for torch 2.11 to 2.15.
 
 A missing name makes the import fail; a missing attribute raises AttributeError at its first use.
 """

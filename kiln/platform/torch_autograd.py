@@ -1,4 +1,4 @@
-"""Autograd: modes, nodes, the engine, hooks on saved tensors. Known for torch 2.11 to 2.13.
+"""Autograd: modes, nodes, the engine, hooks on saved tensors. Known for torch 2.11 to 2.15.
 
 Without one of the functions, importing this module fails.
 """

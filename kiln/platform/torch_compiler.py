@@ -1,4 +1,4 @@
-"""Parts of torch that exist for its compiler, and what its users leave behind. Known for torch 2.11 to 2.13.
+"""Parts of torch that exist for its compiler, and what its users leave behind. Known for torch 2.11 to 2.15.
 
 A missing class makes the import fail. What takes long to load, or needs other packages, is imported inside functions.
 """

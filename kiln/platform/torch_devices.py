@@ -1,4 +1,4 @@
-"""``with torch.device(...)``: the mode behind it; streams and generators of GPUs. Known for torch 2.11 to 2.13.
+"""``with torch.device(...)``: the mode behind it; streams and generators of GPUs. Known for torch 2.11 to 2.15.
 
 Importing it loads ``torch.utils._device``, which importing torch does not.
 """

@@ -1,4 +1,4 @@
-"""The dispatcher's state in this thread: keys, modes, overrides, functorch's transforms. Known for torch 2.11 to 2.13.
+"""The dispatcher's state in this thread: keys, modes, overrides, functorch's transforms. Known for torch 2.11 to 2.15.
 
 Without one of the functions, importing this module fails.
 """

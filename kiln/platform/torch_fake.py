@@ -1,4 +1,4 @@
-"""Fake tensors, and modes made without loading torch's own compiler. Known for torch 2.11 to 2.13.
+"""Fake tensors, and modes made without loading torch's own compiler. Known for torch 2.11 to 2.15.
 
 Without one of the classes, importing this module fails.
 

@@ -1,4 +1,4 @@
-"""Private functions of the namespace ``torch`` that programs reach through public ones. Known for torch 2.11 to 2.13.
+"""Private functions of the namespace ``torch`` that programs reach through public ones. Known for torch 2.11 to 2.15.
 
 Capture has rules for them, or writes them into graphs. Without one of them, importing this module fails.
 """

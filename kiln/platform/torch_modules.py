@@ -1,4 +1,4 @@
-"""``torch.nn.Module``: its tables, and the code by which modules are called. Known for torch 2.11 to 2.13.
+"""``torch.nn.Module``: its tables, and the code by which modules are called. Known for torch 2.11 to 2.15.
 
 Without one of the methods, importing this module fails.
 """

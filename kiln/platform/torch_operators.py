@@ -1,4 +1,4 @@
-"""Operators, their schemas and where their kernels are. Known for torch 2.11 to 2.13.
+"""Operators, their schemas and where their kernels are. Known for torch 2.11 to 2.15.
 
 The classes and the attributes have been there since torch 1.13. Without one of them, importing this module fails.
 """

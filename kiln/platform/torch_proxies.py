@@ -1,4 +1,4 @@
-"""torch's own tracer to fx graphs (``make_fx``), which may be active around Kiln. Known for torch 2.11 to 2.13."""
+"""torch's own tracer to fx graphs (``make_fx``), which may be active around Kiln. Known for torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

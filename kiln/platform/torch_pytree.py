@@ -1,4 +1,4 @@
-"""Nested containers: torch's pytrees. Known for torch 2.11 to 2.13.
+"""Nested containers: torch's pytrees. Known for torch 2.11 to 2.15.
 
 A missing name makes the import fail.
 """

@@ -1,4 +1,4 @@
-"""Shape environments and their symbols, and how sympy expressions are printed. Known for torch 2.11 to 2.13.
+"""Shape environments and their symbols, and how sympy expressions are printed. Known for torch 2.11 to 2.15.
 
 Importing it loads sympy (half a second): import it inside functions. A missing class makes the import fail.
 """

@@ -1,4 +1,4 @@
-"""Symbolic numbers: the expression and the hint behind a SymInt, SymFloat or SymBool. Known for torch 2.11 to 2.13.
+"""Symbolic numbers: the expression and the hint behind a SymInt, SymFloat or SymBool. Known for torch 2.11 to 2.15.
 
 Loads nothing; `torch_shapes` has what needs sympy. Another torch without these attributes raises AttributeError.
 """

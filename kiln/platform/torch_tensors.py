@@ -1,4 +1,4 @@
-"""Tensors and storages: versions, views, identity. Known for torch 2.11 to 2.13.
+"""Tensors and storages: versions, views, identity. Known for torch 2.11 to 2.15.
 
 An attribute that another version does not have raises AttributeError at its first use.
 """

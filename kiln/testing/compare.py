@@ -297,6 +297,9 @@ def _compare_handles(self: Comparison, left: RemovableHandle, right: RemovableHa
     yield from self.walk(list(tables[0].values()), list(tables[1].values()), f"{path}: hooks")
 
 
+SMALL_COMPLEX = (torch.complex32, getattr(torch, "bcomplex32", torch.complex32))  # the second from torch 2.14 on
+
+
 def _compare_values(self: Comparison, left: torch.Tensor, right: torch.Tensor, path: str) -> Iterator[str]:
     if left.device.type == "meta":
         return
@@ -304,7 +307,7 @@ def _compare_values(self: Comparison, left: torch.Tensor, right: torch.Tensor, p
         left, right = left.detach(), right.detach()
         if left.layout is not torch.strided:
             left, right = left.to_dense(), right.to_dense()
-        if left.dtype is torch.complex32:  # torch cannot compare these
+        if left.dtype in SMALL_COMPLEX:  # torch cannot compare these
             left, right = left.to(torch.complex64), right.to(torch.complex64)
         if torch.equal(left, right):
             return

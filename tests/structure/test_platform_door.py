@@ -13,7 +13,7 @@ from tests.structure.private_names import uses, uses_below
 
 KILN = ROOT / "kiln"
 
-KNOWN = ("Known for torch 2.11 to 2.13", "Known for CPython 3.11 to 3.14")
+KNOWN = ("Known for torch 2.11 to 2.15", "Known for CPython 3.11 to 3.14")
 
 
 def test_private_names_are_used_in_platform_alone() -> None:

@@ -686,3 +686,12 @@ def test_mutable_defaults_are_copied_for_each_run():
     report = check(remember, torch.ones(2), calls=3)
     assert [len(one.returned[1]) for one in report.eager.calls] == [1, 2, 3]
     assert remember.__defaults__ == ([],) and remember.__kwdefaults__ == {"table": {}}
+
+
+@pytest.mark.parametrize("name", ["complex32", "bcomplex32"])
+def test_small_complex_numbers(name):
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
+    one, same, other = [torch.tensor(values).to(getattr(torch, name)) for values in ([1 + 2j], [1 + 2j], [1 + 3j])]
+    assert list(differences(one, same)) == []
+    assert len(list(differences(one, other))) == 1

@@ -1,5 +1,5 @@
 // torch's autograd: the graph, its engine, nodes and hooks, which torch has no public C++ interface for. Known for torch
-// 2.11 to 2.13. Names are torch's own, by the headers that declare them.
+// 2.11 to 2.15. Names are torch's own, by the headers that declare them.
 #pragma once
 
 #include "platform/tensors.h"

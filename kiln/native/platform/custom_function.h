@@ -1,4 +1,4 @@
-// The nodes of C++ custom functions (torch::autograd::Function<T>), read by layout. Known for torch 2.11 to 2.13.
+// The nodes of C++ custom functions (torch::autograd::Function<T>), read by layout. Known for torch 2.11 to 2.15.
 #pragma once
 
 #include "platform/private_member.h"

@@ -1,4 +1,4 @@
-// The state of torch's dispatcher in a thread, and tensors made without it. Known for torch 2.11 to 2.13.
+// The state of torch's dispatcher in a thread, and tensors made without it. Known for torch 2.11 to 2.15.
 #pragma once
 
 #include <ATen/EmptyTensor.h>

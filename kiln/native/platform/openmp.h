@@ -1,5 +1,5 @@
 // The OpenMP library that torch has loaded, found by the names of its functions, so that its threads are ours. Known for
-// torch 2.11 to 2.13, whose wheels for Linux bring GNU's. Where torch has loaded none, there are no threads.
+// torch 2.11 to 2.15, whose wheels for Linux bring GNU's. Where torch has loaded none, there are no threads.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The contexts of Python's torch.autograd.Function: fields of torch's THPFunction. Known for torch 2.11 to 2.13.
+// The contexts of Python's torch.autograd.Function: fields of torch's THPFunction. Known for torch 2.11 to 2.15.
 #pragma once
 
 #include "platform/autograd.h"

@@ -1,4 +1,4 @@
-// The state of a GPU's random generator, as ATen's own kernels take it. Known for torch 2.11 to 2.13.
+// The state of a GPU's random generator, as ATen's own kernels take it. Known for torch 2.11 to 2.15; run with 2.11.
 //
 // Nothing is linked against CUDA: Python finds at::CUDAGeneratorImpl::philox_cuda_state in torch's library by its name.
 #pragma once

@@ -1,4 +1,4 @@
-// Saved tensors of autograd's nodes: private members of torch::autograd::SavedVariable. Known for torch 2.11 to 2.13.
+// Saved tensors of autograd's nodes: private members of torch::autograd::SavedVariable. Known for torch 2.11 to 2.15.
 #pragma once
 
 #include "platform/private_member.h"

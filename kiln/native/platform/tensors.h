@@ -1,5 +1,5 @@
 // torch's Python objects (tensors, dtypes, devices), its exceptions between C++ and Python, and conversions between the
-// two sides. Known for torch 2.11 to 2.13.
+// two sides. Known for torch 2.11 to 2.15.
 #pragma once
 
 #include "native.h"

@@ -1,5 +1,5 @@
 // Classes of torch that are told apart by their mangled names: torch exports no type information of them, so that neither
-// typeid nor dynamic_cast of ours knows them. Known for torch 2.11 to 2.13. A class that a version renames is not
+// typeid nor dynamic_cast of ours knows them. Known for torch 2.11 to 2.15. A class that a version renames is not
 // recognised any more, and what has one is left to torch: safe, but slow.
 #pragma once
 
