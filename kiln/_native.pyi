@@ -144,6 +144,9 @@ def is_instance(
 ) -> TypeIs[_A | _B | _C | _D]: ...
 @overload
 def is_instance(value: object, kinds: Any, /) -> bool: ...
+def type_name(cls: type, /) -> str:
+    """The name of a class in CPython's messages; classes written in C may have one with a dot."""
+
 def type_version(cls: type, /) -> int:
     """A number that changes with every change to the class or its bases; 0 when it has none to give."""
 

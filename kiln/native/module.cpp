@@ -83,6 +83,13 @@ PyObject* type_version(PyObject*, PyObject* argument) {
   return PyLong_FromUnsignedLong(platform::class_version(reinterpret_cast<PyTypeObject*>(argument)));
 }
 
+PyObject* type_name(PyObject*, PyObject* argument) {
+  if (!PyType_Check(argument)) {
+    return PyErr_Format(PyExc_TypeError, "type_name() needs a class, not %.200s", Py_TYPE(argument)->tp_name);
+  }
+  return PyUnicode_FromString(reinterpret_cast<PyTypeObject*>(argument)->tp_name);
+}
+
 // Runs the watcher where a Python function is entered; calls of C functions and returns cost next to nothing.
 int profile_entered(PyObject* watcher, PyFrameObject* frame, int event, PyObject*) {
   if (event != PyTrace_CALL) return 0;
@@ -119,6 +126,8 @@ PyMethodDef functions[] = {
      "has_keys(mapping, keys) -> bool: it is a dict whose keys are just these very objects, in this order."},
     {"is_instance", method(is_instance), METH_FASTCALL,
      "is_instance(value, kinds) -> bool: isinstance by type alone, without asking the value for its __class__."},
+    {"type_name", type_name, METH_O,
+     "type_name(cls) -> str: the name of a class in CPython's messages; classes written in C may have one with a dot."},
     {"type_version", type_version, METH_O,
      "type_version(cls) -> int: changes with every change to the class or its bases; 0 when there is no number."},
     {nullptr, nullptr, 0, nullptr}};

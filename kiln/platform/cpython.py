@@ -40,6 +40,10 @@ SPECIAL_METHODS: list[str] = getattr(opcode, "_special_method_names", [])
 """The methods that LOAD_SPECIAL loads, by its argument (from 3.14 on)."""
 
 
+METHOD_CACHE = "_method_cache"
+"""The attribute in which a ``functools.singledispatchmethod`` keeps the methods that it made, from 3.13 on."""
+
+
 def is_protocol(cls: type) -> bool:
     """Whether a class of the metaclass of protocols is one itself, not an implementation."""
     return getattr(cls, "_is_protocol", False)

@@ -1,10 +1,12 @@
 """The functions of kiln._native: identity and class versions."""
 
 import collections
+import decimal
+import functools
 import sys
 
 import pytest
-import torch  # noqa: F401  (must be loaded before the native module)
+import torch
 
 from kiln import _native
 
@@ -23,6 +25,21 @@ def test_distinct_means_identity():
     assert _native.distinct([], []) is True
     assert _native.distinct(float("nan"), float("nan")) is True
     assert _native.distinct(None, 1, None) is False
+
+
+def test_type_name_is_what_messages_say():
+    class Derived(decimal.Decimal):
+        pass
+
+    values = 1, decimal.Decimal(2), Derived(3), collections.deque(), functools.partial(len), torch.Size([1])
+    for value in values:
+        with pytest.raises(AttributeError) as raised:
+            value.missing  # noqa: B018
+        assert f"'{_native.type_name(type(value))}' object" in str(raised.value)
+    Derived.__name__ = "Renamed"
+    assert _native.type_name(Derived) == "Renamed"
+    with pytest.raises(TypeError, match="needs a class, not int"):
+        _native.type_name(3)
 
 
 def test_type_version_changes_with_the_class_and_its_bases():

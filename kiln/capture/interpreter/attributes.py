@@ -17,6 +17,7 @@ from torch.nn import Parameter
 
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
+from ...platform.cpython import METHOD_CACHE
 from ...platform.python_objects import HEAP_TYPE, pending_annotate, words
 from ..guards.source import Attribute, Item, Source, is_direct, lookup
 from ..shadows.appended_lists import list_method
@@ -311,6 +312,11 @@ def load_from_partial(trace: Trace, partial: Any, name: str) -> object:
     return load_from_instance(trace, partial, name)
 
 
+def load_from_dispatching_method(trace: Trace, descriptor: object, name: str) -> object:
+    """It may have no cache: then it makes a method on each access, as before 3.13."""
+    return None if name == METHOD_CACHE else load_from_instance(trace, descriptor, name)
+
+
 def load_from_symbol(trace: Trace, number: object, name: str) -> object:
     """Attributes of a symbolic number are those of the plain number; torch's class has others."""
     return load_attribute(trace, concrete(trace, number), name)
@@ -332,6 +338,7 @@ LOADERS: dict[type, Callable[[Trace, Any, str], Any]] = {
     types.GenericAlias: load_from_alias,
     **{kind: load_from_symbol for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)},
     functools.partial: load_from_partial,
+    functools.singledispatchmethod: load_from_dispatching_method,
     **{kind: load_from_native for kind in NATIVE_DESCRIPTORS},
     types.MethodWrapperType: load_from_native,
     types.GetSetDescriptorType: load_from_native,

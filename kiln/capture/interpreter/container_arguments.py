@@ -60,6 +60,8 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
         return proxy(trace, value) if consumes(function, position) and iterates_in_python(value) else value
     if not consumes(function, position) or not is_object(value) or issubclass(type(value), InterpretedIterator):
         return value
+    if isinstance(value, dict) and is_merged(function, position) and asks_in_python(type(value)):
+        raise trace.fail(f"{describe(function)} on a {type(value).__qualname__}, which has its own way to give items")
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
         sized = function in LENGTH_TAKERS and "__len__" in python_methods(type(value))
         if not sized or isinstance(value, dict):
@@ -71,6 +73,21 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
     if position == 0 and isinstance(function, NATIVE_METHODS):
         return value
     return proxy(trace, value)
+
+
+def is_merged(function: Any, position: int) -> bool:
+    """Whether a builtin takes the items of a mapping at this position."""
+    if isinstance(function, NATIVE_METHODS):
+        return position > 0 and issubclass(function.__objclass__, dict)
+    return isinstance(function, type) and issubclass(function, dict)
+
+
+def asks_in_python(kind: type) -> bool:
+    """Whether native code that takes the items of such a dictionary calls methods of it that are Python code."""
+    if lookup(kind, "__iter__") is dict.__iter__:
+        return False  # it looks into the table
+    own = {"__iter__", "__getitem__"}.intersection(python_methods(kind))
+    return bool(own) or isinstance(lookup(kind, "keys"), types.FunctionType)
 
 
 LENGTH_TAKERS: frozenset[object] = frozenset({list, tuple, list.extend, list.__init__, list.__iadd__})

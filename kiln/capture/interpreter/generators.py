@@ -22,6 +22,7 @@ from .attributes import LOADERS, load_or_default
 from .call_rules import rule
 from .calls import call
 from .frame import RETURNED, Broken, Finished, Frame
+from .program_types import native_name
 
 
 class InterpretedGenerator(InterpretedIterator):
@@ -133,7 +134,7 @@ class InterpretedGenerator(InterpretedIterator):
             args = () if value is None else value if isinstance(value, tuple) else (value,)
             kind = force(self.frame.trace, call(self.frame.trace, kind, args, {}))
         if not isinstance(kind, BaseException):
-            name = type(kind).__name__
+            name = native_name(self.frame.trace, kind)
             raise Raised(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}"))
         return kind
 

@@ -20,7 +20,7 @@ from ..state.trace import Trace
 from ..state.values import InterpretedIterator, Raised
 from . import native_calls
 from .calls import call
-from .program_types import type_of
+from .program_types import native_name, type_of
 from .protocols import special_method
 
 EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), range(0), "")
@@ -37,7 +37,7 @@ def get_iterator(trace: Trace, value: Any) -> object:
     if method is not None:
         made = force(trace, call(trace, method, (value,), {}))
         if not hasattr(type(made), "__next__"):
-            raise Raised(TypeError(f"iter() returned non-iterator of type '{type_of(trace, made).__name__}'"))
+            raise Raised(TypeError(f"iter() returned non-iterator of type '{native_name(trace, made)}'"))
         return made
     native = lookup(type(value), "__iter__") is not None
     if not native and special_method(trace, value, "__getitem__") is not None:
@@ -47,7 +47,7 @@ def get_iterator(trace: Trace, value: Any) -> object:
     if native and special_method(trace, value, "__next__") is not None:
         return value
     if type(value).__flags__ & HEAP_TYPE and not any(lookup(type(value), name) for name in ("__iter__", "__getitem__")):
-        raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))
+        raise Raised(TypeError(f"'{native_name(trace, value)}' object is not iterable"))
     if type(value) is types.MappingProxyType:
         return get_iterator(trace, mapping_of(value))
     made = native_calls.call_without_rule(trace, iter, (value,), {})

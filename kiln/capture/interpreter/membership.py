@@ -24,7 +24,7 @@ from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, Lazy, Raised
 from . import calls, native_calls
 from .iteration import get_iterator, iterate_rest
-from .program_types import type_of
+from .program_types import native_name
 from .protocols import special_method, truth
 
 
@@ -125,7 +125,7 @@ def contains(trace: Trace, container: Any, value: Any) -> bool:
     except Raised as raised:
         if not isinstance(raised.error, TypeError):
             raise
-        raise Raised(TypeError(NO_CONTAINER.format(type_of(trace, container).__name__))) from None
+        raise Raised(TypeError(NO_CONTAINER.format(native_name(trace, container)))) from None
     return search(trace, iterate_rest(trace, iterator), value)
 
 

@@ -30,7 +30,7 @@ from . import calls, native_calls
 from .attributes import load_or_default
 from .iteration import get_iterator
 from .membership import is_same
-from .program_types import type_of
+from .program_types import native_name, type_of
 from .protocols import call_index, special_method, truth
 
 BINARY: dict[str, tuple[Any, str, str]] = {
@@ -184,7 +184,7 @@ def interpret_binary(
             continue  # CPython asks the right one for a repetition, but not in place of an object's
         if is_sequence_operator(owner, method_name):
             return sequence_operator(trace, sign, owner, other, method_name)
-    operands = f"'{type_of(trace, left).__name__}' and '{type_of(trace, right).__name__}'"
+    operands = f"'{native_name(trace, left)}' and '{native_name(trace, right)}'"
     raise Raised(TypeError(f"unsupported operand type(s) for {'** or pow()' if sign == '**' else sign}: {operands}"))
 
 
@@ -243,7 +243,7 @@ def sequence_operator(trace: Trace, sign: str, owner: object, other: object, nam
         index = special_method(trace, other, "__index__") if not isinstance(other, int) else None
         other = concrete(trace, other) if index is None else call_index(trace, index, other)
         if not isinstance(other, int):
-            raise Raised(TypeError(f"can't multiply sequence by non-int of type '{type_of(trace, other).__name__}'"))
+            raise Raised(TypeError(f"can't multiply sequence by non-int of type '{native_name(trace, other)}'"))
     method = lookup(type(owner), INPLACE[sign][1]) if sign.endswith("=") else None
     if method is list.__iadd__:
         native_calls.call_native(trace, list.extend, (owner, operand_iterable(trace, other)), {})
@@ -334,7 +334,7 @@ def interpret_comparison(trace: Trace, sign: str, left: object, right: object) -
             return result
     if sign in ("==", "!="):
         return is_same(trace, left, right) is (sign == "==")
-    operands = f"'{type_of(trace, left).__name__}' and '{type_of(trace, right).__name__}'"
+    operands = f"'{native_name(trace, left)}' and '{native_name(trace, right)}'"
     raise Raised(TypeError(f"{sign!r} not supported between instances of {operands}"))
 
 

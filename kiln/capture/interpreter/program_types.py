@@ -7,7 +7,7 @@ import types
 import torch
 
 from ..._native import is_instance as isinstance
-from ...platform.python_objects import HEAP_TYPE
+from ..._native import type_name
 from ..shadows.symbolic_numbers import is_symbolic
 from ..shadows.unknown_text import is_unknown
 from ..shadows.wrap import force
@@ -34,7 +34,5 @@ def type_of(trace: Trace, value: object) -> type:
 
 
 def native_name(trace: Trace, value: object) -> str:
-    """The class of a value in CPython's messages: with its module, if it was written in C."""
-    cls = type_of(trace, value)
-    bare = cls.__flags__ & HEAP_TYPE or cls.__module__ == "builtins"
-    return cls.__name__ if bare else f"{cls.__module__}.{cls.__name__}"
+    """The class of a value in CPython's messages: often with its module, if it was written in C."""
+    return type_name(type_of(trace, value))

@@ -34,7 +34,7 @@ from ..state.values import InterpretedIterator, Raised, SpecialMethod, Trampolin
 from .attributes import load_attribute
 from .calls import call
 from .descriptors import class_function, name_class_value
-from .program_types import type_of
+from .program_types import native_name, type_of
 
 PROTOCOLS = type(typing.SupportsInt)
 
@@ -54,15 +54,25 @@ def is_instance(trace: Trace, value: Any, classes: Any) -> bool:
     if isinstance(classes, PROTOCOLS) and is_protocol(classes):
         assume_members(trace, value, kind, classes)
     if isinstance(value, torch.Tensor):
-        return tensor_is_instance(value, kind, classes)
+        return tensor_is_instance(trace, value, kind, classes)
     if not is_direct(type(value)) and type(classes) is type and not issubclass(kind, classes):
         kind = force(trace, load_attribute(trace, value, "__class__"))
         return issubclass(kind, classes)
     check, subject = (builtins.isinstance, value) if kind is type(value) else (issubclass, kind)
     result = bool(call_for_program(trace, check, subject, classes))
-    if isinstance(classes, type) and issubclass(kind, classes) is result:
+    if isinstance(classes, type) and relation(kind, classes) is result:
         trace.guards.classes.relate(kind, classes, result)
     return result
+
+
+def relation(kind: type, classes: Any) -> bool | None:
+    """Whether a class is a subclass of others; None for protocols with attributes, which only an object can have."""
+    try:
+        return issubclass(kind, classes)
+    except TypeError:
+        if isinstance(classes, PROTOCOLS):
+            return None
+        raise
 
 
 def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> None:
@@ -88,12 +98,15 @@ def has_default_instance_check(trace: Trace, value: object, cls: object) -> bool
     return type(cls).__module__ in ("abc", "typing", "torch", "enum", "torch._tensor")
 
 
-def tensor_is_instance(value: torch.Tensor, kind: type, classes: Any) -> bool:
+def tensor_is_instance(trace: Trace, value: torch.Tensor, kind: type, classes: Any) -> bool:
     if classes is Parameter:
         return isinstance(value, classes)
     if isinstance(classes, type) and type(classes).__module__ == "torch":  # torch.FloatTensor and friends
         return isinstance(value, classes)
-    return issubclass(kind, classes)
+    related = relation(kind, classes)
+    if related is None:
+        raise trace.fail(f"whether a tensor has the attributes of the protocol {classes.__qualname__}")
+    return related
 
 
 def force_classes(trace: Trace, classes: object) -> Any:
@@ -146,7 +159,7 @@ def truth(trace: Trace, value: Any) -> bool:
 
 def checked_truth(trace: Trace, result: object) -> bool:
     if type(result) is not bool:
-        raise Raised(TypeError(f"__bool__ should return bool, returned {type_of(trace, result).__name__}"))
+        raise Raised(TypeError(f"__bool__ should return bool, returned {native_name(trace, result)}"))
     return result
 
 
@@ -163,7 +176,7 @@ def checked_length(trace: Trace, result: Any) -> int:
     if not isinstance(result, int):
         index = special_method(trace, result, "__index__")
         if index is None:
-            name = type_of(trace, result).__name__
+            name = native_name(trace, result)
             raise Raised(TypeError(f"'{name}' object cannot be interpreted as an integer"))
         result = concrete(trace, call_index(trace, index, result))
     if result < 0:

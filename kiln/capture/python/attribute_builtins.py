@@ -19,7 +19,7 @@ from ..interpreter.attributes import load_attribute, load_or_default
 from ..interpreter.call_rules import RULES, rule
 from ..interpreter.construction import construct, new_object
 from ..interpreter.instance_attributes import generic_load, load_namespace
-from ..interpreter.program_types import type_of
+from ..interpreter.program_types import native_name, type_of
 from ..interpreter.protocols import force_all, force_classes, is_instance
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, force
@@ -85,7 +85,7 @@ def rule_hasattr(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def attribute_name(trace: Trace, name: object) -> str:
     name = concrete(trace, name)
     if not isinstance(name, str):
-        raise Raised(TypeError(f"attribute name must be string, not '{type_of(trace, name).__name__}'"))
+        raise Raised(TypeError(f"attribute name must be string, not '{native_name(trace, name)}'"))
     return name
 
 
@@ -132,7 +132,7 @@ def rule_object(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def rule_object_new(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     cls = force(trace, args[0])
     if not isinstance(cls, type):
-        raise Raised(TypeError(f"object.__new__(X): X is not a type object ({type_of(trace, cls).__name__})"))
+        raise Raised(TypeError(f"object.__new__(X): X is not a type object ({native_name(trace, cls)})"))
     if len(args) > 1 or kwargs:
         if lookup(cls, "__new__") is not object.__new__:
             raise Raised(TypeError("object.__new__() takes exactly one argument (the type to instantiate)"))

@@ -18,6 +18,7 @@ from ..interpreter.attributes import load_attribute, load_or_default
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call, call_function
 from ..interpreter.instance_attributes import load_namespace
+from ..interpreter.program_types import native_name
 from ..shadows.native_arguments import python_methods
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, class_attribute_source, force, load_slot, wrap
@@ -69,7 +70,7 @@ def new_arguments(trace: Trace, value: object) -> tuple[Any, ...]:
         return ()
     given = force(trace, call(trace, method, (), {}))
     if not isinstance(given, tuple):
-        raise Raised(TypeError(f"__getnewargs__ should return a tuple, not '{type(given).__name__}'"))
+        raise Raised(TypeError(f"__getnewargs__ should return a tuple, not '{native_name(trace, given)}'"))
     return given
 
 

@@ -17,7 +17,7 @@ from ...bytecode.normalize import call_super
 from ...bytecode.split_plan import OWN_PREFIX
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
-from ..interpreter.program_types import type_of
+from ..interpreter.program_types import native_name
 from ..interpreter.protocols import force_all
 from ..shadows.wrap import force
 from ..state.exceptions import call_for_program, guard_caller, traceback_of
@@ -53,7 +53,7 @@ def super_of_class(trace: Trace, cls: object, owner: object) -> super | TensorSu
         raise Raised(RuntimeError("super(): empty __class__ cell"))
     cls = force(trace, cls)
     if not isinstance(cls, type):
-        raise Raised(RuntimeError(f"super(): __class__ is not a type ({type_of(trace, cls).__name__})"))
+        raise Raised(RuntimeError(f"super(): __class__ is not a type ({native_name(trace, cls)})"))
     return make_super(trace, cls, force(trace, owner))
 
 

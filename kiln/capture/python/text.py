@@ -16,7 +16,7 @@ from ..guards.source import Attribute, lookup
 from ..interpreter import native_calls
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
-from ..interpreter.program_types import type_of
+from ..interpreter.program_types import native_name, type_of
 from ..interpreter.protocols import special_method
 from ..shadows.native_arguments import Survey, load_keys
 from ..shadows.symbolic_numbers import concrete
@@ -105,7 +105,7 @@ def checked_text(trace: Trace, text: object, name: str) -> object:
     text = force(trace, text)
     if isinstance(text, str):
         return text
-    returned = type_of(trace, text).__name__
+    returned = native_name(trace, text)
     if name == "__format__":
         raise Raised(TypeError(f"__format__ must return a str, not {returned}"))
     raise Raised(TypeError(f"{name} returned non-string (type {returned})"))

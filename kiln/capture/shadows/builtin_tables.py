@@ -105,6 +105,9 @@ SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement}
 STORING_FUNCTIONS: frozenset[object] = frozenset({callable, functools.partial, types.MethodType, types.SimpleNamespace})
 STORING_FUNCTIONS |= {super, itertools.repeat, operator.setitem}
 CONSUMING_NAMES = words("extend extendleft update fromkeys __init__ __new__ __ior__ __or__ __iadd__ __add__")
+INDEXED_NAMES = words("pop insert rotate __mul__ __imul__ __getitem__ __setitem__ __delitem__")
+INDEXED_TYPES = (list, tuple, collections.deque, range)
+"""Methods that ask their first argument for a number, and of which classes."""
 SET_CONSUMING_NAMES = words(
     "union intersection difference symmetric_difference issubset issuperset isdisjoint "
     "difference_update intersection_update symmetric_difference_update"
@@ -174,6 +177,8 @@ def is_shallow(function: object) -> bool:
 def consumes(function: object, position: int) -> bool:
     """Whether a builtin that passes elements on looks into its argument number ``position`` itself."""
     if isinstance(function, NATIVE_METHODS):
+        if position == 1 and function.__name__ in INDEXED_NAMES and function.__objclass__ in INDEXED_TYPES:
+            return True
         return position == 0 or function.__name__ in CONSUMING_NAMES
     return function not in STORING_FUNCTIONS
 

@@ -523,8 +523,10 @@ class WithRepr:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda patch: patch.delattr(dataclasses, "_thread"),
-        lambda patch: patch.setattr(dataclasses, "_thread", types.SimpleNamespace(get_ident=lambda: "no number")),
+        lambda patch: patch.delattr(dataclasses, "_thread", raising=False),  # from 3.13 on only reprlib has one
+        lambda patch: patch.setattr(
+            dataclasses, "_thread", types.SimpleNamespace(get_ident=lambda: "no number"), raising=False
+        ),
         lambda patch: patch.delattr(_thread, "get_ident"),
         lambda patch: patch.setattr(dataclasses, "id", lambda value: [], raising=False),
         lambda patch: patch.delattr(reprlib, "get_ident"),

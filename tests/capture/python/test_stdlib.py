@@ -430,6 +430,29 @@ def typing_constructs(box, pair, x):
     )
 
 
+@typing.runtime_checkable
+class HasSize(typing.Protocol):
+    size: int
+
+    def total(self): ...
+
+
+class Sized(Pair):
+    size = 3
+
+
+@program(Box(X), Pair(1, 2), X)
+def protocol_with_an_attribute(box, pair, x):
+    before = isinstance(pair, HasSize), isinstance(box, (int, HasSize)), isinstance(Sized(1, 2), HasSize)
+    pair.size = 2
+    return x + 1, before, isinstance(pair, HasSize), isinstance(pair, (HasSize, HasTotal)), isinstance(3, HasSize)
+
+
+@program.breaking(X)
+def protocol_asked_of_a_tensor(x):
+    return x + 1, isinstance(x, HasSize), isinstance(x, (HasTotal, HasSize))
+
+
 @program([3, 1, 2], X)
 def heaps(items, x):
     heapq.heapify(items)

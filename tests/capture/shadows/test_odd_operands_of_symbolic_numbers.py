@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import os
+import sys
 
 import pytest
 import torch
@@ -88,6 +89,12 @@ def expressions():
     return [expression.replace("v @ n", "v | n") for expression in text.split(" | ")]
 
 
+def crashes_python(expression, operand):
+    """CPython before 3.13.3 crashes on a decimal that is only the third argument of pow()."""
+    broken = (3, 13) <= sys.version_info < (3, 13, 3)
+    return broken and expression == "pow(n, 2, v)" and isinstance(operand, decimal.Decimal)
+
+
 STEP = 1 if os.environ.get("KILN_EVERY_OPERAND") else 4
 
 
@@ -98,6 +105,8 @@ def test_operand_of_a_number_that_varies(place, expression, kind):
     exec(PROGRAM.format(change=CHANGES[kind], expression=expression), names)
     program = names["program"]
     for operand in OPERANDS[(place + list(CHANGES).index(kind)) % STEP :: STEP]:
+        if crashes_python(expression, operand):
+            continue
         kiln.reset()
         compiled = kiln.compile(program, backend="eager")
         for number in (3, 5, 6):

@@ -21,7 +21,7 @@ from ..calls import call
 from ..frame import Frame
 from ..items import get_item, set_item
 from ..iteration import consume, elements_to_unpack, unpack
-from ..program_types import type_of
+from ..program_types import native_name
 from .table import CALLABLE_FIRST, opcode
 
 
@@ -142,7 +142,7 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
         call(frame.trace, target.extend, (operators.operand_iterable(frame.trace, items),), {})
     except Raised as raised:
         if isinstance(raised.error, TypeError) and "not iterable" in str(raised.error):
-            name = type(items).__name__
+            name = native_name(frame.trace, items)
             frame.raise_error(TypeError(f"Value after * must be an iterable, not {name}"))
         raise
 
@@ -171,7 +171,7 @@ def update_mapping(frame: Frame, target: dict[Any, Any], items: object) -> None:
         return
     keys = load_or_default(trace, items, "keys", None)
     if keys is None:
-        frame.raise_error(TypeError(f"'{type_of(trace, items).__name__}' object is not a mapping"))
+        frame.raise_error(TypeError(f"'{native_name(trace, items)}' object is not a mapping"))
     for key in list(consume(trace, call(trace, keys, (), {}))):
         set_item(trace, target, key, get_item(trace, items, key))
 
@@ -196,7 +196,7 @@ def merge_keywords(frame: Frame, target: dict[Any, Any], items: object, function
     method = load_or_default(frame.trace, items, "keys", None)
     if method is None:
         what = f"{name_in_errors(frame, function)} argument after **"
-        frame.raise_error(TypeError(f"{what} must be a mapping, not {type(items).__name__}"))
+        frame.raise_error(TypeError(f"{what} must be a mapping, not {native_name(frame.trace, items)}"))
     keys: object
     if isinstance(items, dict) and is_copied_natively(type(items)):
         items = items_of(frame.trace, items)

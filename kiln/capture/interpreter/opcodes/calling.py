@@ -19,6 +19,7 @@ from ..calls import call
 from ..frame import NULL, YIELDED, Frame
 from ..items import plain_mapping
 from ..iteration import get_iterator, next_item
+from ..program_types import native_name
 from .building import list_to_tuple, name_in_errors
 from .table import CALLABLE_FIRST, opcode
 
@@ -71,7 +72,7 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
     if type(args) is not tuple:
         if lookup(type(args), "__iter__") is None and lookup(type(args), "__getitem__") is None:
             what = f"{name_in_errors(frame, function)} argument after *"
-            frame.raise_error(TypeError(f"{what} must be an iterable, not {type(args).__name__}"))
+            frame.raise_error(TypeError(f"{what} must be an iterable, not {native_name(frame.trace, args)}"))
         args = call(frame.trace, tuple, (args,), {})
     keywords = plain_mapping(frame.trace, kwargs)
     if not all(isinstance(name, str) for name in keywords):

@@ -16,7 +16,7 @@ from ...state.values import Raised
 from ..calls import call
 from ..descriptors import bind_class_attribute
 from ..frame import NULL, Frame
-from ..program_types import type_of
+from ..program_types import native_name, type_of
 from ..protocols import force_classes, is_instance
 from .table import opcode, push_callable
 
@@ -103,7 +103,7 @@ def no_context_manager(frame: Frame, manager: object) -> Raised:
     kind = type_of(frame.trace, manager)
     contents: dict[str, object] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     contents |= {name: lambda *args: None for name in MANAGER_METHODS if lookup(kind, name) is not None}
-    namesake = type(kind.__name__, (), contents)()
+    namesake = type(native_name(frame.trace, manager), (), contents)()
     return Raised(TypeError(message_of(lambda: enter_natively(namesake))))
 
 
