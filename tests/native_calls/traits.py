@@ -27,7 +27,7 @@ GROUPS: dict[str, str] = {
     "hash": "__hash__ __eq__",
     "truth": "__bool__ __len__",
     "text": "__repr__ __str__ __format__ __iter__ __next__ __len__",
-    "bytes": "__bytes__ __fspath__",
+    "bytes": "__bytes__ __fspath__ __buffer__",
     "call": "__call__",
 }
 EVERY = " ".join(GROUPS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
-from ..guards.source import lookup
+from ..guards.source import lookup, native_iterator
 from ..shadows.builtin_tables import (
     CONTAINERS,
     HASHING_FUNCTIONS,
@@ -116,6 +116,8 @@ def hashed_argument(trace: Trace, function: Any, position: int, value: Any) -> o
     past = of_sets and isinstance(value, (set, frozenset))  # sets take the elements of sets past any __iter__
     if "__iter__" in python_methods(type(value)) and isinstance(value, CONTAINERS) and not past:
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
+    if type(value) in VIEW_TYPES and function == dict.fromkeys:  # it hashes anew what the view has
+        return [survey.visit(item) for item in native_iterator(value)]
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)) or type(value) in VIEW_TYPES:
         return survey.visit(value)
     if type(value) is ForcedIterator:

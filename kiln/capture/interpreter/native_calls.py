@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -131,6 +132,10 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
         raise trace.fail(f"the text or hash of a tensor or object ({describe(function)})")
     if name == "__hash__" and not trace.progress.key_method_depth and not all(is_value(arg) for arg in args):
         raise trace.fail(f"{describe(function)} of an object that hashes by identity")
+    if survey.buffer is not None and not shallow and sys.version_info >= (3, 12):
+        raise trace.fail(f"{describe(function)} on a {survey.buffer.__qualname__}, whose __buffer__ is Python code")
+    if function is collections.defaultdict.__init__ and trace.outside.record_of(args[0]) is not None:
+        raise trace.fail("a new default factory of a defaultdict from outside")
     override = runs_overrides(function, args)
     if override is not None:
         raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")

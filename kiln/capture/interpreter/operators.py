@@ -238,7 +238,7 @@ def is_sequence_operator(owner: object, name: str) -> bool:
 
 
 def sequence_operator(trace: Trace, sign: str, owner: object, other: object, name: str) -> object:
-    """``+`` and ``*`` of a sequence: they run no code of the other operand."""
+    """``+`` and ``*`` of a sequence: they run no code of the other operand (but bytes ask for its ``__buffer__``)."""
     if name != "__add__":
         index = special_method(trace, other, "__index__") if not isinstance(other, int) else None
         other = concrete(trace, other) if index is None else call_index(trace, index, other)
@@ -248,7 +248,7 @@ def sequence_operator(trace: Trace, sign: str, owner: object, other: object, nam
     if method is list.__iadd__:
         native_calls.call_native(trace, list.extend, (owner, operand_iterable(trace, other)), {})
         return owner
-    if method is not None or isinstance(other, CONTAINERS):
+    if method is not None or isinstance(other, CONTAINERS) or isinstance(owner, (bytes, bytearray, collections.deque)):
         return native_calls.call_native(trace, method or lookup(type(owner), name), (owner, other), {})
     return native_calls.run_natively(trace, lookup(type(owner), name), (owner, other), {})
 

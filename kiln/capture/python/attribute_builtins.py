@@ -24,7 +24,7 @@ from ..interpreter.protocols import force_all, force_classes, is_instance
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, force
 from ..state.exceptions import call_for_program
-from ..state.operations import Args, Kwargs
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import Raised
 from .frame_builtins import rule_locals
@@ -190,6 +190,10 @@ RULES.update(
         setattr: lambda trace, args, kwargs: store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2]),
         delattr: lambda trace, args, kwargs: delete_attribute(trace, args[0], attribute_name(trace, args[1])),
         type.__call__: lambda trace, args, kwargs: construct(trace, force(trace, args[0]), args[1:], kwargs),
+        **{
+            cls.__call__: lambda trace, args, kwargs: operations.call(trace, force(trace, args[0]), args[1:], kwargs)
+            for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+        },
         object.__init_subclass__: lambda trace, args, kwargs: None,
     }
 )

@@ -234,6 +234,7 @@ def is_keyed(function: object) -> bool:
 
 ITEM_METHODS = ("__getitem__", "__setitem__", "__delitem__", "__contains__", "__missing__", "__iter__", "keys")
 ITEM_CALLERS = words("__init__ update pop popitem setdefault copy fromkeys __or__ __ior__ __ror__ __eq__ __ne__")
+COPYING_OPERATORS = (operator.add, operator.mul)
 CLASS_CALLERS = words("copy __copy__ __add__ __mul__ __rmul__ fromkeys")
 
 
@@ -242,6 +243,9 @@ def runs_overrides(function: Any, args: Args) -> str | None:
     if isinstance(function, type):  # OrderedDict's constructor sets items as anyone would
         names = ITEM_METHODS if issubclass(function, collections.OrderedDict) else ()
         return next((name for name in names if isinstance(lookup(function, name), types.FunctionType)), None)
+    if function in COPYING_OPERATORS:
+        copied = (type(arg) for arg in args if isinstance(arg, collections.deque))
+        return next(("__iter__" for kind in copied if isinstance(lookup(kind, "__iter__"), types.FunctionType)), None)
     owner = getattr(function, "__self__", None)
     method = isinstance(function, NATIVE_METHODS)
     cls = owner if isinstance(owner, type) else type(args[0]) if method and args else None
@@ -254,4 +258,6 @@ def runs_overrides(function: Any, args: Args) -> str | None:
     if name in CLASS_CALLERS and base in (collections.OrderedDict, collections.deque, collections.defaultdict, dict):
         called += ("__init__", "__new__") if name != "copy" or base is not dict else ()
         called += ("__setitem__",) if name == "fromkeys" else ()
+        # A copy is made by calling the class with the original, which is then iterated over.
+        called += ("__iter__",) if base in (collections.deque, collections.defaultdict) and name != "fromkeys" else ()
     return next((n for n in called if isinstance(lookup(cls, n), (types.FunctionType, staticmethod))), None)

@@ -187,6 +187,7 @@ class Survey:
         self.symbols = False  # that native code will see
         self.other_numbers = False  # those that symbolic numbers know nothing of
         self.unknown: object = None
+        self.buffer: type | None = None  # a class whose memory Python code gives, past any proxy
         self.seen: set[int] = set()
 
     def visit(self, value: object) -> object:
@@ -271,6 +272,8 @@ class Survey:
         return ForcedIterator(self.trace, value) if self.iterates else value
 
     def note(self, value: object, kind: type) -> None:
+        if kind.__flags__ & HEAP_TYPE and isinstance(lookup(kind, "__buffer__"), types.FunctionType):
+            self.buffer = kind
         if id(value) in self.trace.outside.foreign:
             self.unknown = value
         elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, (enum.Enum, type))):
