@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from .. import exc
@@ -66,6 +67,10 @@ class Placeholder:
         return Any
 
     __getitem__ = __or__ = __ror__ = _in_annotation
+
+    def __iter__(self) -> Iterator[Any]:
+        """Without this, Python would ask for item after item, without an end."""
+        return iter(real_thing(self._name, self._topic))
 
     def __repr__(self) -> str:
         return f"<{self._name}, which Kiln does not have>"

@@ -194,4 +194,6 @@ DYNAMO_VALUES: dict[str, Any] = {
 
 dynamo_config = ConfigModule("torch._dynamo.config", DYNAMO_SETTINGS, DYNAMO_VALUES)
 inductor_config = ConfigModule("torch._inductor.config", {}, {})
+# Functions of torch's file that torch's own tracer and passes call, from 2.15 on.
+vars(inductor_config)["effective_provenance_tracking_level"] = lambda: 0
 functorch_config = ConfigModule("torch._functorch.config", {}, {}, behind=torch_compiler.functorch_config())
