@@ -76,7 +76,7 @@ def test_the_door_has_no_translation_units_of_its_own():
 def test_headers_say_what_they_are_known_for(header):
     comment = header.read_text().split("#pragma once")[0]
     assert re.search(
-        r"torch\s*(?://\s*)?2\.11\s*(?://\s*)?to\s*(?://\s*)?2\.13|3\.11 to 3\.14|for the other headers", comment
+        r"torch\s*(?://\s*)?2\.11\s*(?://\s*)?to\s*(?://\s*)?2\.15|3\.11 to 3\.14|for the other headers", comment
     )
 
 
