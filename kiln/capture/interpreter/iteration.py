@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -114,7 +115,7 @@ def elements_to_unpack(trace: Trace, value: object) -> Iterator[Any]:
 
 
 TELLS_COUNT = frozenset(
-    kind for kind in (list, tuple, dict) if "3" in message_of(lambda kind=kind: unpack_one(kind({1: 1, 2: 2, 3: 3})))
+    kind for kind in (list, tuple, dict) if "3" in message_of(functools.partial(unpack_one, kind({1: 1, 2: 2, 3: 3})))
 )
 """The types whose elements CPython counts when there are too many of them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -129,7 +129,7 @@ def contains(trace: Trace, container: Any, value: Any) -> bool:
     return search(trace, iterate_rest(trace, iterator), value)
 
 
-NO_CONTAINER = message_of(lambda: operator.contains(0, 0)).replace("int", "{}")
+NO_CONTAINER = message_of(functools.partial(operator.contains, cast(Any, 0), 0)).replace("int", "{}")
 
 
 def contains_in_view(trace: Trace, view: object, value: Any) -> bool:

@@ -10,7 +10,7 @@ from ...platform.cpython import count_elements as native_count_elements
 from ...platform.python_objects import message_of
 from ..interpreter.native_calls import POLYFILLS
 
-SHOWS_VALUE = message_of(lambda: [].index(0)).startswith("0")  # up to 3.13
+SHOWS_VALUE = message_of(lambda: list[int]().index(0)).startswith("0")  # up to 3.13
 NOT_REMOVED = "deque.remove(x): x not in deque"
 
 
