@@ -8,12 +8,15 @@ from __future__ import annotations
 import builtins
 import functools
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
-from ..guards.source import getattr_static_dict, lookup
+from ..guards.source import Attribute, getattr_static_dict, lookup
+from ..interpreter import native_calls
 from ..interpreter.attribute_stores import delete_attribute, generic_delete, generic_store, store_attribute
 from ..interpreter.attributes import load_attribute, load_or_default
 from ..interpreter.call_rules import RULES, rule
@@ -22,7 +25,7 @@ from ..interpreter.instance_attributes import generic_load, load_namespace
 from ..interpreter.program_types import native_name, type_of
 from ..interpreter.protocols import force_all, force_classes, is_instance
 from ..shadows.symbolic_numbers import concrete
-from ..shadows.wrap import class_attribute, force
+from ..shadows.wrap import class_attribute, force, wrap
 from ..state.exceptions import call_for_program
 from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
@@ -184,16 +187,37 @@ def rule_dir(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return dir(value)
 
 
+for _kind in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial):
+    _call: object = _kind.__dict__["__call__"]
+    RULES[_call] = lambda trace, args, kwargs: operations.call(trace, force(trace, args[0]), args[1:], kwargs)
+
+
+def rule_property(part: str, method: Any) -> Callable[[Trace, Args, Kwargs], object]:
+    """A method of properties called by name, which calls one of the property's functions."""
+
+    def run(trace: Trace, args: Args, kwargs: Kwargs) -> object:
+        values = tuple([force(trace, arg) for arg in args])
+        owner = values[0] if values else None
+        function = getattr(owner, part) if isinstance(owner, property) else None
+        if function is None or kwargs or len(values) < 2 or (part == "fget" and values[1] is None):
+            return native_calls.call_without_rule(trace, method, values, kwargs)
+        source = trace.outside.source_of(owner)
+        if source is not None:
+            function = wrap(trace, function, Attribute(source, part))
+        return operations.call(trace, function, values[1:2] if part == "fget" else values[1:], {})
+
+    return run
+
+
 RULES.update(
     {
         type.__subclasscheck__: lambda trace, args, kwargs: type.__subclasscheck__(*force_all(trace, args)),
         setattr: lambda trace, args, kwargs: store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2]),
         delattr: lambda trace, args, kwargs: delete_attribute(trace, args[0], attribute_name(trace, args[1])),
         type.__call__: lambda trace, args, kwargs: construct(trace, force(trace, args[0]), args[1:], kwargs),
-        **{
-            cls.__call__: lambda trace, args, kwargs: operations.call(trace, force(trace, args[0]), args[1:], kwargs)
-            for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-        },
+        property.__get__: rule_property("fget", property.__get__),
+        property.__set__: rule_property("fset", property.__set__),
+        property.__delete__: rule_property("fdel", property.__delete__),
         object.__init_subclass__: lambda trace, args, kwargs: None,
     }
 )

@@ -88,7 +88,7 @@ SHALLOW_NAMES = words(
     "__contains__ __init__ __new__ add __next__ __copy__ __length_hint__ __bool__ __ior__ __or__ __iadd__ __imul__ "
     "__add__ __mul__ __class_getitem__ __missing__"
 )
-KEYED_NAMES = words("__getitem__ get __contains__ pop setdefault __delitem__ move_to_end")
+KEYED_NAMES = words("__getitem__ __missing__ get __contains__ pop setdefault __delitem__ move_to_end")
 SHALLOW_FUNCTIONS: frozenset[object] = frozenset(
     {iter, len, next, enumerate, zip, reversed, list, tuple, dict, callable}
 )

@@ -29,6 +29,40 @@ def calls_through_call(x, function, holder):
     return x + 1, found
 
 
+class Owner:
+    def __init__(self):
+        self.items = []
+
+    @property
+    def last(self):
+        print("asked")
+        return self.items[-1]
+
+    @last.setter
+    def last(self, value):
+        print("set")
+        self.items.append(value)
+
+    @last.deleter
+    def last(self):
+        print("deleted")
+        self.items.pop()
+
+
+@program(X, Owner())
+def properties_called_by_name(x, owner):
+    found = []
+    made = Owner()
+    for value in (owner, made):
+        Owner.last.__set__(value, 3)
+        property.__set__(Owner.last, value, 4)
+        found.append(property.__get__(Owner.last, value))
+        property.__delete__(Owner.last, value)
+        found.append(Owner.last.__get__(value, Owner))
+    found.append(property.__get__(property(lambda value: value + 1), 5))
+    return x + 1, found, made.items
+
+
 class Deque(collections.deque):
     def __iter__(self):
         print("iterated")
