@@ -60,6 +60,9 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
         return proxy(trace, value) if consumes(function, position) and iterates_in_python(value) else value
     if not consumes(function, position) or not is_object(value) or issubclass(type(value), InterpretedIterator):
         return value
+    is_method = isinstance(function, NATIVE_METHODS)
+    if is_method and isinstance(value, int) and "__iter__" not in python_methods(type(value)):
+        return value  # an index: of an int CPython does not ask for one
     if isinstance(value, dict) and is_merged(function, position) and asks_in_python(type(value)):
         raise trace.fail(f"{describe(function)} on a {type(value).__qualname__}, which has its own way to give items")
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
@@ -70,7 +73,7 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
         function in HASHING_FUNCTIONS or getattr(function, "__objclass__", None) in HASHING_TYPES
     ):
         return value  # a dictionary asks another one for its keys
-    if position == 0 and isinstance(function, NATIVE_METHODS):
+    if position == 0 and is_method:
         return value
     return proxy(trace, value)
 
