@@ -16,12 +16,12 @@ from torch.nn import Parameter
 
 from . import backends
 from ._native import GlobalState
+from .aot.torch_graphs import TorchGraph
 from .platform.torch_compiler import outside_torch_compiler
 from .platform.torch_fake import FakeTensor
 from .program.backend_registry import check_options
 from .program.modes import options_of
 from .program.shapes.fake_tensors import make_mode
-from .program.torch_graphs import TorchGraph
 from .report import events
 
 NAME = "kiln"

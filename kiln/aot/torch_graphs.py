@@ -21,9 +21,9 @@ import torch.fx
 
 from ..platform.torch_operators import HigherOrderOperator, OpOverload
 from ..platform.torch_symbols import has_hint
-from .checkpoint_call import checkpointed
-from .graph_meta import set_traceable_backward
-from .graph_modules import placeholders
+from ..program.checkpoint_call import checkpointed
+from ..program.graph_meta import set_traceable_backward
+from ..program.graph_modules import placeholders
 
 MULTIPLY_ADD = "prims.fma.default"
 CHECKPOINT = "tag_activation_checkpoint"
