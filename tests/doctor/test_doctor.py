@@ -96,7 +96,7 @@ def test_a_module_that_was_changed_since(tmp_path: Path) -> None:
     with module.open("ab") as file:
         file.write(b"more")
     (changed,) = [fact for fact in facts.record_of(str(module)) if fact.name == "changed since"]
-    assert changed.state == NOTE and "--no-build-isolation" in changed.fix
+    assert changed.state == NOTE and changed.fix.startswith("Build it again:  cd ")
     assert build_record.read(str(module))
 
 

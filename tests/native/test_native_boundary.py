@@ -128,6 +128,6 @@ def test_another_torch_than_it_was_built_for_is_an_import_error():
     program = "import torch; torch.__version__ = '2.99.1+cpu'; import kiln._native"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
-    first = done.stderr.partition("ImportError: ")[2].splitlines()[0]
+    first = done.stderr.partition("NotLoaded: ")[2].splitlines()[0]
     assert first.startswith("Kiln's native module was built for torch 2.")
     assert first.endswith("and torch 2.99.1+cpu is installed.")
