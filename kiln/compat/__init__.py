@@ -15,7 +15,6 @@ from typing import Any
 from ..exc import SwitchedOff
 from ..platform.locks import new_lock
 from ..platform.support.switches import CAPTURE, reason_off
-from ..platform.torch_compiler import expect_hooks
 
 _lock = new_lock()
 _state: Any = None
@@ -67,6 +66,12 @@ def _tell_placeholders(installed: bool) -> None:
     set_installed(installed)
 
 
+def _expect_hooks(expected: bool) -> None:
+    from ..platform.torch_compiler import expect_hooks  # binds private names of torch: not while Kiln is imported
+
+    expect_hooks(expected)
+
+
 def is_installed() -> bool:
     """Whether torch's names mean Kiln now."""
     return _state is not None
@@ -116,13 +121,13 @@ class _Installed:
             setattr(owner, own, value)
         counting.start()
         engine.start()
-        expect_hooks(False)
+        _expect_hooks(False)
 
     def remove(self) -> None:
         from ..capture.entry.dispatchers import update_stance_watch
         from . import counting, dynamo, engine
 
-        expect_hooks(True)
+        _expect_hooks(True)
         counting.stop()
         engine.stop()
         for owner, own, value in self.replaced:

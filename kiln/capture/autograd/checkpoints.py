@@ -7,7 +7,6 @@ in the backward pass: it is left to eager.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import field
 from typing import Any
 
@@ -33,7 +32,7 @@ from ..writeback.outside_state import OutsideState
 from .selective_checkpoints import real_contexts
 
 OPTIONS = ["use_reentrant", "preserve_rng_state", "determinism_check", "early_stop", "debug"]
-if "respect_saved_tensors_hooks" in inspect.signature(CHECKPOINT).parameters:  # from torch 2.14 on
+if call_with_options is not None:  # from torch 2.14 on
     OPTIONS.append("respect_saved_tensors_hooks")
 
 

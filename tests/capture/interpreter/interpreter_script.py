@@ -17,7 +17,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 STOOD_IN = ("torch", "numpy", "pytest", "sympy")
-NEVER_THERE = ("__abstractmethods__", "__set_name__", "__mro_entries__", "__wrapped__", "__orig_bases__")
+NEVER_THERE = (
+    "__abstractmethods__",
+    "__signature__",
+    "__text_signature__",
+    "__set_name__",
+    "__mro_entries__",
+    "__wrapped__",
+    "__orig_bases__",
+)
 
 
 class OnDemand(collections.UserDict):
@@ -71,9 +79,12 @@ class StandInModule(types.ModuleType):
         return made
 
 
+NATIVE = ("kiln._native", "kiln.platform.support.native_module")  # the module, and what checks that it fits torch
+
+
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in STOOD_IN or name == "kiln._native":
+        if name.split(".")[0] in STOOD_IN or name in NATIVE:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
