@@ -9,6 +9,7 @@ import collections
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
 import re
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 STOOD_IN = ("torch", "numpy", "pytest", "sympy")
+# The second one asks whether the native module fits torch: what lies in the tree may be for another torch, or missing.
+STOOD_IN_OF_KILN = ("kiln._native", "kiln.platform.support.native_module")
 NEVER_THERE = ("__abstractmethods__", "__set_name__", "__mro_entries__", "__wrapped__", "__orig_bases__")
 
 
@@ -54,6 +57,7 @@ def stand_in(name):
     methods = {
         "__init__": lambda self, *args, **kwargs: None,
         "__getattr__": lambda self, name: getattr(type(self), name),
+        "__signature__": inspect.signature(lambda *args, **kwargs: None),
     }
     return StandInClass(name, (), {**methods, "__module__": "torch"})
 
@@ -73,7 +77,7 @@ class StandInModule(types.ModuleType):
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in STOOD_IN or name == "kiln._native":
+        if name.split(".")[0] in STOOD_IN or name in STOOD_IN_OF_KILN:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -116,7 +120,7 @@ def install():
     importlib.import_module("torch.fx").Graph = type("Graph", (), {"nodes": ()})
     mode = type("TorchFunctionMode", (), {"__enter__": lambda self: self, "__exit__": lambda self, *details: None})
     importlib.import_module("torch.overrides").TorchFunctionMode = mode
-    native = importlib.import_module("kiln._native")
+    native = sys.modules["kiln._native"] = StandInModule("kiln._native")  # complete before Kiln is imported
     native.type_version, native.is_instance = lambda cls: 0, isinstance
     native.call_watched = lambda watcher, function, args, kwargs: function(*args, **kwargs)
     native.set_disabled = lambda value: False
