@@ -3,8 +3,7 @@
 Loading a method pushes either (method, self) or (NULL, attribute), as the object turns out.  Here it becomes a plain
 attribute load and a NULL.  Loads of variables get references of their own, for the code around them may change.
 `super()` without arguments looks into the frame that calls it; here it gets its arguments, so that the code may run in
-another frame.  (Another `super` of the program gets none; from 3.12 on, where
-LOAD_SUPER_ATTR does all of it, it is treated the same.)
+another frame.  Another `super` of the program gets none.
 """
 
 import types
@@ -46,9 +45,11 @@ def _replacement(bytecode: Bytecode, instruction: Instruction, own_frame: bool) 
         return _with_null(instruction, Instruction("LOAD_ATTR", argval=instruction.argval))
     if op == "LOAD_SUPER_ATTR":
         # Bit 1: class and object are given to super() rather than looked up in the frame.
-        given = (instruction.arg or 0) & 2 if own_frame else 2
-        load = Instruction("LOAD_SUPER_ATTR", given, instruction.argval, positions=instruction.positions)
-        return _with_null(instruction, load) if instruction.flag else [load]
+        given = (instruction.arg or 0) & 2
+        if not given and not own_frame:
+            return _attribute_of_super(instruction)
+        load = Instruction("LOAD_SUPER_ATTR", given, instruction.argval)
+        return _with_null(instruction, load) if instruction.flag else _placed(instruction, [load])
     if op in OWNING:
         owning = instruction.copy()
         owning.op = OWNING[op]
@@ -68,6 +69,11 @@ def _with_null(original: Instruction, load: Instruction) -> list[Instruction]:
     group = [load, Instruction("PUSH_NULL")]
     if NULL_BELOW_CALLABLE:
         group.append(Instruction("SWAP", 2, 2))
+    return _placed(original, group)
+
+
+def _placed(original: Instruction, group: list[Instruction]) -> list[Instruction]:
+    """Instructions that take the place of one."""
     for instruction in group:
         instruction.positions, instruction.offset = original.positions, original.offset
     return group
@@ -107,19 +113,24 @@ _EMPTY = types.CellType()  # equal only to one that is empty too
 def _call_of_super(original: Instruction) -> list[Instruction]:
     callee = [Instruction("PUSH_NULL"), Instruction("LOAD_CONST", argval=call_super)]
     group = [*(callee if NULL_BELOW_CALLABLE else reversed(callee)), Instruction("LOAD_GLOBAL", argval="super")]
-    for instruction in group:
-        instruction.positions, instruction.offset = original.positions, original.offset
-    return group
+    return _placed(original, group)
+
+
+def _attribute_of_super(original: Instruction) -> list[Instruction]:
+    """For a LOAD_SUPER_ATTR, which calls what is below class and object without them."""
+    callee = [Instruction("PUSH_NULL"), Instruction("LOAD_CONST", argval=call_super)]
+    below = [*(callee if NULL_BELOW_CALLABLE else reversed(callee))]
+    below += [Instruction("SWAP", each, each) for each in (4, 2, 5, 3)]  # all three, in order, are now above these two
+    group = _placed(original, [*below, Instruction("CALL", 3, 3)])
+    load = Instruction("LOAD_ATTR", argval=original.argval)
+    return group + (_with_null(original, load) if original.flag else _placed(original, [load]))
 
 
 def _super_arguments(bytecode: Bytecode, original: Instruction) -> list[Instruction]:
     first = bytecode.varnames[0]
     load = "LOAD_DEREF" if first in bytecode.cellvars else "LOAD_FAST"
     load_class = "LOAD_CLOSURE" if VERSION < (3, 13) else "LOAD_DEREF"  # the former is no instruction any more
-    group = [Instruction(load_class, argval="__class__"), Instruction(load, argval=first)]
-    for instruction in group:
-        instruction.positions, instruction.offset = original.positions, original.offset
-    return group
+    return _placed(original, [Instruction(load_class, argval="__class__"), Instruction(load, argval=first)])
 
 
 def _with_three_arguments(instruction: Instruction) -> Instruction:

@@ -16,3 +16,20 @@ def set_level(value):
 
 def scale(x, factor):
     return x * factor + LEVEL
+
+
+def inherited():
+    """Two classes, one of which calls the other by ``super()``, and a program that calls that."""
+
+    class Base:
+        def scale(self, x):
+            return x + 1
+
+    class Derived(Base):
+        def scale(self, x):
+            return super().scale(x) * 2
+
+    def program(x):
+        return Derived().scale(x)
+
+    return Base, Derived, program

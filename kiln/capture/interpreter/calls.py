@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import reprlib
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -105,8 +106,9 @@ SKIPPED_MODULES = tuple(
         "torch.export logging threading asyncio numpy multiprocessing subprocess socket unittest.mock _pytest pytest "
         "tqdm random tempfile traceback linecache inspect pdb importlib gc weakref kiln.capture warnings"
     ).split()
-)
-"""Modules whose functions are not interpreted. The filters of ``warnings`` differ while tracing (quiet.py)."""
+) + (warnings.catch_warnings.__module__,)
+"""Modules whose functions are not interpreted. The filters of ``warnings`` differ while tracing (quiet.py); from 3.14 on
+its functions are those of another module."""
 
 
 def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:

@@ -227,6 +227,21 @@ def itertools_groups(words, x):
 
 
 @program([1, 2, 3], X)
+def itertools_inside(numbers, x):
+    counter = itertools.count(10)
+    chain = itertools.chain(numbers, [x])
+    cycle = itertools.cycle("ab")
+    x = x + next(counter)
+    first = next(chain), next(cycle)
+    x = x + next(counter)
+    return x, first, list(chain), next(cycle), next(counter)
+
+
+# From 3.14 on iterators of itertools tell nobody where they are, so those that outlive the graph are made by Python.
+COPIES_ITERTOOLS = "__reduce__" in vars(itertools.count)
+
+
+@program([1, 2, 3], X, fullgraph=COPIES_ITERTOOLS)
 def itertools_alive(numbers, x):
     counter = itertools.count(10)
     chain = itertools.chain(numbers, [x])
@@ -235,6 +250,25 @@ def itertools_alive(numbers, x):
     first = next(chain), next(cycle)
     x = x + next(counter)
     return x, first, list(chain), next(cycle), next(counter), itertools.islice(numbers, 2), itertools.count(3)
+
+
+def test_what_is_left_in_iterators_that_outlive_the_graph():
+    def program(numbers, x):
+        counter, cycle, part = itertools.count(10), itertools.cycle("ab"), itertools.islice(numbers, 1, 4)
+        chain, pairs = itertools.chain(numbers, [8]), itertools.zip_longest(numbers, "ab")
+        for each in (counter, cycle, part, chain, pairs):
+            next(each)
+        y = x * next(counter)
+        return y, [counter, cycle, part, chain, pairs, itertools.repeat(y.ndim, 2), itertools.accumulate(numbers)]
+
+    numbers = [1, 2, 3, 4, 5]
+    compiled = kiln.compile(program, backend="eager", fullgraph=COPIES_ITERTOOLS)
+    for start in (0.0, 1.0):  # captured, and by the entry that was made then
+        x = torch.arange(3.0) + start
+        (y, left), (seen, found) = program(numbers, x), compiled(numbers, x)
+        assert torch.equal(seen, y)
+        assert list(map(type, found)) == list(map(type, left))
+        assert [list(itertools.islice(each, 7)) for each in found] == [list(itertools.islice(each, 7)) for each in left]
 
 
 # -- operator and math ------------------------------------------------------------
