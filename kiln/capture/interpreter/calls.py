@@ -107,7 +107,7 @@ SKIPPED_MODULES = tuple(
         "tqdm random tempfile traceback linecache inspect pdb importlib gc weakref kiln.capture warnings"
     ).split()
 ) + (warnings.catch_warnings.__module__,)
-"""Modules whose functions are not interpreted. The filters of ``warnings`` differ while tracing (quiet.py), and from 3.14
+"""Modules whose functions are not interpreted. The filters of ``warnings`` differ while tracing (quiet.py); from 3.14
 on its functions are those of another module."""
 
 
