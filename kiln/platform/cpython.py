@@ -17,6 +17,7 @@ import opcode
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,15 @@ COMMON_CONSTANTS: list[object] = getattr(opcode, "_common_constants", [])
 """What LOAD_COMMON_CONSTANT loads, by its argument (from 3.14 on)."""
 SPECIAL_METHODS: list[str] = getattr(opcode, "_special_method_names", [])
 """The methods that LOAD_SPECIAL loads, by its argument (from 3.14 on)."""
+
+
+_filters_in_force: Callable[[], list[Any]] | None = getattr(warnings, "_get_filters", None)
+"""From 3.14 on filters may belong to a context, as ``-X context_aware_warnings`` asks for."""
+
+
+def warning_filters() -> list[Any]:
+    """The filters of warnings that are in force: the list itself."""
+    return _filters_in_force() if _filters_in_force is not None else warnings.filters  # type: ignore[return-value]
 
 
 METHOD_CACHE = "_method_cache"

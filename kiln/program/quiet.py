@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..platform.cpython import warning_filters
 from ..platform.torch_fake import LOGGER
 
 
@@ -24,7 +25,7 @@ def quiet() -> Iterator[None]:
     always = torch.is_warn_always_enabled()
     log = logging.getLogger(LOGGER)
     with warnings.catch_warnings():
-        outer = list(warnings.filters)
+        outer = list(warning_filters())
         SILENCED.append((outer, always))
         warnings.simplefilter("ignore")
         for category in (DeprecationWarning, RuntimeWarning):  # what builtins warn of, native_calls.py leaves to Python
@@ -75,8 +76,7 @@ def unsilenced() -> Iterator[None]:
         return
     filters, always = SILENCED[-1]
     with warnings.catch_warnings():
-        current: Any = warnings.filters
-        current[:] = filters
+        warning_filters()[:] = filters
         torch.set_warn_always(always)
         try:
             yield

@@ -6,6 +6,7 @@ import gc
 import inspect
 import json
 import operator
+import subprocess
 import sys
 import warnings
 import weakref
@@ -224,6 +225,39 @@ def test_filters_of_warnings_are_the_programs_own():
         return y, [str(warning.message) for warning in seen]
 
     check(program, torch.ones(1), calls=2, breaks_every=EVERYWHERE)
+
+
+FILTERS_OF_A_CONTEXT = """
+import sys, warnings
+import torch
+import kiln
+
+def program(x):
+    try:
+        warnings.warn("one", stacklevel=1)
+    except UserWarning:
+        return x - 1
+    return x + 1
+
+x = torch.ones(1)
+compiled = kiln.compile(program, backend="eager")
+before = list(warnings.filters)
+for action in ("ignore", "error", "ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        assert torch.equal(compiled(x), program(x)), action
+assert warnings.filters == before
+print(getattr(sys.flags, "context_aware_warnings", 0))
+"""
+
+
+@pytest.mark.parametrize("aware", [0, 1])
+def test_warnings_that_are_errors_in_a_context(aware):
+    """From 3.14 on filters may belong to a context. Before, the option says nothing."""
+    command = [sys.executable, "-X", f"context_aware_warnings={aware}", "-c", FILTERS_OF_A_CONTEXT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == str(aware if sys.version_info >= (3, 14) else 0)
 
 
 def test_a_frame_that_looks_at_itself_has_lines():

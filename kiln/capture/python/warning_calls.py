@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._native import is_instance as isinstance
-from ...platform.cpython import get_frame
+from ...platform.cpython import get_frame, warning_filters
 from ...platform.light_dataclass import dataclass
 from ...program.quiet import SILENCED
 from ..guards.descriptions import module_of_globals
@@ -83,7 +83,7 @@ def rule_warn(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     if SILENCED and has_error_filter(SILENCED[-1][0]):
         raise trace.fail("warnings.warn, where warnings are errors", "the warning is issued between graphs")
     if not any(words == NO_ERRORS for words, _ in trace.guards.extras):
-        trace.guards.extras.append((NO_ERRORS, lambda: not has_error_filter(warnings.filters)))
+        trace.guards.extras.append((NO_ERRORS, lambda: not has_error_filter(warning_filters())))
     frames = [
         frame for frame in reversed(trace.frames) if not is_internal_frame(module_of_globals(frame.globals), frame.code)
     ]
