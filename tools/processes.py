@@ -65,6 +65,7 @@ def run(
             cwd=folder,
             env=environment,
             start_new_session=True,
+            preexec_fn=take_interrupts,
         )
         try:
             status = process.wait(seconds)
@@ -83,6 +84,11 @@ def run(
         if timed_out:
             kill(process)
     return Outcome(status, time.monotonic() - began, timed_out, log)
+
+
+def take_interrupts() -> None:
+    """A shell has its background jobs ignore SIGINT, and so would what they start: pytest could not end early."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -38,7 +38,7 @@ def aligned(function, inputs):
     many = isinstance(wanted, (list, tuple))
     for one, other, better in zip(found, *((wanted, exact) if many else ([wanted], [exact])), strict=True):
         assert one.dtype is other.dtype and one.shape == other.shape and one.stride() == other.stride()
-        torch.testing.assert_close(one.double(), better, rtol=3e-2, atol=float(better.abs().max()) / 50)
+        torch.testing.assert_close(one.double(), better.double(), rtol=3e-2, atol=float(better.abs().max()) / 50)
     return graph
 
 
