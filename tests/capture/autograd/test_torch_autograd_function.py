@@ -394,7 +394,9 @@ def test_apply_of_the_base():
     check(program, leaf(3))
 
 
-@pytest.mark.skipif(not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype"), reason="from 2.15 on")
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype"), reason="torch has it from 2.15 on"
+)
 def test_types_of_gradients():
     def program(x):
         return Wide.apply(x) * 3
@@ -404,7 +406,9 @@ def test_types_of_gradients():
     assert any("set_output_grad_dtype" in str(each) for each in breaks)
 
 
-@pytest.mark.skipif(not hasattr(torch.autograd.function.FunctionCtx, "input_grad_buffers"), reason="from 2.15 on")
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.function.FunctionCtx, "input_grad_buffers"), reason="torch has it from 2.15 on"
+)
 def test_adding_to_gradients_that_wait():
     def program(x):
         return AddsInPlace.apply(x * 2) * 3 + x.sin()
