@@ -55,7 +55,7 @@ def run_tests(environment: Environment, tree: Path, result: Result, asked: argpa
     report.unlink(missing_ok=True)
     cache = environment.folder.parent / "cache"
     shutil.rmtree(cache, ignore_errors=True)
-    command = [environment.python, "-m", "pytest", "-q", "-n", str(asked.workers), "--timeout", "300"]
+    command = [environment.python, "-m", "pytest", "-v", "-n", str(asked.workers), "--timeout", "300"]
     command += [f"--junit-xml={report}", "-o", "junit_family=xunit1", *shlex.split(asked.pytest), *asked.tests]
     variables = {**environment.variables(), "KILN_CACHE_DIR": str(cache)}
     log = environment.logs / "tests.log"
