@@ -1,9 +1,11 @@
 """Random tensor programs through the backend ``kiln``, beside eager: views, arithmetic, reductions, products, indexing.
 
     python tests/sweep_tensor_programs.py [--programs 300] [--seed 0] [--length 14] [--dynamic] [--device cuda]
+    python tests/sweep_tensor_programs.py --reference          # the schedule for a GPU, computed without one
 
 A program is a list of steps, each a function of values made before; it is printed where it differs. Values are compared
-with eager's within what eager itself differs from float64, gradients too; strides and types must be the same.
+with eager's within what eager itself differs from float64, gradients too; strides and types must be the same. With ``--reference`` the graph of
+a program and that of its gradients are lowered and scheduled as for a GPU, and the reference interpreter computes them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ if __name__ == "__main__":  # the repository takes the place of this folder: `te
 import torch
 
 import kiln
+from kiln.aot import aot_function
+from tests.support.cuda_programs import compile_for_gpu_reference
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 33)
 Step = tuple[str, Callable[..., torch.Tensor], tuple[int, ...]]
@@ -203,12 +207,20 @@ def run(program: Callable[..., Any], inputs: list[torch.Tensor]) -> list[torch.T
     return [*(result.detach() for result in results), *(g for g in gradients if g is not None)]
 
 
-def differs(program: Program, dynamic: bool | None) -> str | None:
-    """How kiln's results differ from eager's; None where they do not."""
+def run_compiled(program: Program, dynamic: bool | None) -> list[torch.Tensor]:
+    return run(kiln.compile(program.__call__, backend="kiln", dynamic=dynamic), program.inputs)
+
+
+def run_reference(program: Program, dynamic: bool | None) -> list[torch.Tensor]:
+    """What the schedules of forward and backward for a GPU mean."""
+    return run(aot_function(program.__call__, compile_for_gpu_reference, dynamic=bool(dynamic)), program.inputs)
+
+
+def differs(program: Program, dynamic: bool | None, run_other: Callable[..., list[torch.Tensor]]) -> str | None:
+    """How other results differ from eager's; None where they do not."""
     eager = run(program, program.inputs)
     exact = run(program, [x.double() for x in program.inputs])
-    compiled = kiln.compile(program.__call__, backend="kiln", dynamic=dynamic)
-    found = run(compiled, program.inputs)
+    found = run_other(program, dynamic)
     if len(found) != len(eager):
         return f"{len(found)} results and gradients, eager has {len(eager)}"
     for number, (one, plain, right) in enumerate(zip(found, eager, exact, strict=True)):
@@ -236,7 +248,11 @@ def main() -> int:
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more programs after this time")
+    parser.add_argument("--reference", action="store_true", help="compute the schedule for a GPU without one")
     arguments = parser.parse_args()
+    if arguments.reference and (arguments.dynamic or arguments.device != "cpu"):
+        parser.error("the reference interpreter cannot find all dynamic sizes, and computes on the CPU")
+    run_other = run_reference if arguments.reference else run_compiled
     end = time.monotonic() + arguments.seconds
     kiln.config.raise_internal_errors = True
     done = failed = 0
@@ -249,7 +265,7 @@ def main() -> int:
         if not program.results:
             continue
         try:
-            wrong = differs(program, True if arguments.dynamic else None)
+            wrong = differs(program, True if arguments.dynamic else None, run_other)
         except Exception:
             wrong = traceback.format_exc()
         if wrong is not None:

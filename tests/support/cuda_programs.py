@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from kiln.loops.steps import Scheduled
+from kiln.loops import reference
+from kiln.loops.steps import Call, Scheduled
 from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
 from kiln.lower.lowering import Lowering
 from kiln.lower.schedule.scheduling import schedule
@@ -26,10 +28,7 @@ def cuda_graph_of(
     fakes = []
     for place, given in enumerate(inputs):
         fake = mode.from_tensor(given, static_shapes=not dynamic)
-        with mode:
-            strides, dtype = fake.stride(), fake.dtype
-            on_gpu = torch.empty_strided(fake.shape, strides, dtype=dtype, device=CUDA)
-        fakes.append(fake if place in stay else on_gpu)
+        fakes.append(fake if place in stay else on_gpu(fake))
 
     def listed(*args: Any) -> list[Any]:
         found = function(*args)
@@ -43,3 +42,37 @@ def cuda_scheduled_of(function: Callable[..., Any], inputs: Sequence[torch.Tenso
     lowering = Lowering(cuda_graph_of(function, inputs, **how))
     assert lowering.device == CUDA
     return schedule(lowering.run(), "cuda")
+
+
+def compile_for_gpu_reference(module: torch.fx.GraphModule, examples: Any = ()) -> Callable[..., Any]:
+    """A compiler of traced graphs of CPU tensors: lowers and schedules them as for a GPU, and computes what that means."""
+    constants = constants_as_inputs(module)
+    for node in module.graph.nodes:
+        node.meta["val"] = pytree.tree_map_only(torch.Tensor, on_gpu, node.meta.get("val"))
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": CUDA}
+    lowering = Lowering(module)
+    scheduled = schedule(lowering.run(), "cuda")
+    for step in scheduled.steps:
+        if isinstance(step, Call) and "device" in step.kwargs:
+            step.kwargs = {**step.kwargs, "device": torch.device("cpu")}
+    return lambda *inputs: reference.run(scheduled, [*inputs, *constants])
+
+
+def constants_as_inputs(module: torch.fx.GraphModule) -> list[torch.Tensor]:
+    """Makes the tensors that a graph holds, which are on the CPU, its last inputs."""
+    constants = [node for node in module.graph.nodes if node.op == "get_attr"]
+    first = next(node for node in module.graph.nodes if node.op != "placeholder")
+    for node in constants:
+        with module.graph.inserting_before(first):
+            made = module.graph.placeholder(f"held_{node.name}")
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        module.graph.erase_node(node)
+    return [getattr(module, node.target) for node in constants]
+
+
+def on_gpu(fake: Any) -> Any:
+    with fake.fake_mode:
+        memory = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=CUDA)
+        return memory.as_strided(fake.shape, fake.stride(), fake.storage_offset())

@@ -3,7 +3,8 @@
 A group normalization is computed over groups and goes through memory where the axes of groups and channels become one
 again. Its backward cuts them once more, and reads it in several kernels. What it was computed from has fewer bytes (the
 input in bfloat16, two numbers for each group) and is read by these kernels anyway. Such a value is put into all its
-readers; then nothing stores it.
+readers; then nothing stores it. That is right only for memory that one write makes, from memory that no later one changes:
+zeros that are then added to, by index, are not what the readers see.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ def without_cheap_values(items: Sequence[Write | Call], outputs: Sequence[Any]) 
         for buffer in item.reads:
             readers.setdefault(buffer, []).append(item)
     results = {output.buffer for output in outputs if isinstance(output, View)}
+    writes: dict[Any, list[int]] = {}
+    for number, item in enumerate(items):
+        for buffer in (item.buffer,) if isinstance(item, Write) else item.results:
+            writes.setdefault(buffer, []).append(number)
     values: dict[Buffer, Expr] = {}
     found: list[Write | Call] = []
-    for item in items:
+    for number, item in enumerate(items):
         if isinstance(item, Write):
             item = with_values(item, values)
             reading = readers.get(item.buffer, [])
-            if len(reading) > 1 and item.buffer not in results and is_value(item):
+            is_final = writes[item.buffer] == [number] and all(max(writes.get(b, [-1])) < number for b in item.reads)
+            if len(reading) > 1 and item.buffer not in results and is_final and is_value(item):
                 if all(isinstance(one, Write) and reads_in_place(one, item.target, item.shape) for one in reading):
                     values[item.buffer] = item.value
         found.append(item)
