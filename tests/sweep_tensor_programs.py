@@ -4,8 +4,9 @@
     python tests/sweep_tensor_programs.py --reference          # the schedule for a GPU, computed without one
 
 A program is a list of steps, each a function of values made before; it is printed where it differs. Values are compared
-with eager's within what eager itself differs from float64, gradients too; strides and types must be the same. With ``--reference`` the graph of
-a program and that of its gradients are lowered and scheduled as for a GPU, and the reference interpreter computes them.
+with eager's within what eager itself differs from float64, gradients too; strides and types must be the same. With
+``--reference`` the graph of a program and that of its gradients are lowered and scheduled as for a GPU, and the
+reference interpreter computes them.
 """
 
 from __future__ import annotations

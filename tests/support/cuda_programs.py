@@ -45,7 +45,7 @@ def cuda_scheduled_of(function: Callable[..., Any], inputs: Sequence[torch.Tenso
 
 
 def compile_for_gpu_reference(module: torch.fx.GraphModule, examples: Any = ()) -> Callable[..., Any]:
-    """A compiler of traced graphs of CPU tensors: lowers and schedules them as for a GPU, and computes what that means."""
+    """A compiler of graphs of CPU tensors: lowers and schedules them as for a GPU, and computes what that means."""
     constants = constants_as_inputs(module)
     for node in module.graph.nodes:
         node.meta["val"] = pytree.tree_map_only(torch.Tensor, on_gpu, node.meta.get("val"))

@@ -3,8 +3,8 @@
 A group normalization is computed over groups and goes through memory where the axes of groups and channels become one
 again. Its backward cuts them once more, and reads it in several kernels. What it was computed from has fewer bytes (the
 input in bfloat16, two numbers for each group) and is read by these kernels anyway. Such a value is put into all its
-readers; then nothing stores it. That is right only for memory that one write makes, from memory that no later one changes:
-zeros that are then added to, by index, are not what the readers see.
+readers; then nothing stores it. That is right only for memory that one write makes, of memory that no later one
+changes: zeros that are then added to, by index, are not what the readers see.
 """
 
 from __future__ import annotations
