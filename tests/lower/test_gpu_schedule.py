@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from kiln.codegen.rewrites.joint_rewrites import rewrite_joint
 from kiln.loops import reference
 from kiln.loops.steps import Launch, Scheduled
-from tests.support.cuda_programs import cuda_graph_of, cuda_scheduled_of
+from tests.support.codegen_programs import graph_of
+from tests.support.cuda_programs import cuda_graph_of, cuda_scheduled_of, put_on_gpu
 
 aten = torch.ops.aten
 
@@ -169,9 +170,11 @@ def test_sums_of_parts_share_a_launch():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dim", [0, -1])
-def test_log_softmax_becomes_its_formula(dtype, dim):
-    x = torch.randn(40, 24, dtype=dtype)
-    module = cuda_graph_of(lambda x: torch.log_softmax(x, dim), [x])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_log_softmax_becomes_its_formula(dtype, dim, is_transposed):
+    x = torch.randn(24, 40, dtype=dtype).t() if is_transposed else torch.randn(40, 24, dtype=dtype)
+    module = graph_of(lambda x: torch.log_softmax(x, dim), [x])
+    put_on_gpu(module)
     before = next(node.meta["val"] for node in module.graph.nodes if node.target is aten._log_softmax.default)
     rewrite_joint(module)
     targets = [node.target for node in module.graph.nodes if node.op == "call_function"]
@@ -184,12 +187,11 @@ def test_log_softmax_becomes_its_formula(dtype, dim):
     assert (after.shape, after.dtype, after.stride()) == (before.shape, before.dtype, before.stride())
     module.recompile()
     (found,) = module(x)
+    assert found.stride() == before.stride() == (24, 1)
     torch.testing.assert_close(found, torch.log_softmax(x, dim))
 
 
 def test_log_softmax_stays_on_the_cpu_and_where_there_is_nothing():
-    from tests.support.codegen_programs import graph_of
-
     for module in (
         graph_of(lambda x: torch.log_softmax(x, 0), [torch.randn(8)]),
         cuda_graph_of(lambda x: torch.log_softmax(x, 0), [torch.randn(0, 8)]),

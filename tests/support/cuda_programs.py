@@ -47,16 +47,20 @@ def cuda_scheduled_of(function: Callable[..., Any], inputs: Sequence[torch.Tenso
 def compile_for_gpu_reference(module: torch.fx.GraphModule, examples: Any = ()) -> Callable[..., Any]:
     """A compiler of graphs of CPU tensors: lowers and schedules them as for a GPU, and computes what that means."""
     constants = constants_as_inputs(module)
-    for node in module.graph.nodes:
-        node.meta["val"] = pytree.tree_map_only(torch.Tensor, on_gpu, node.meta.get("val"))
-        if "device" in node.kwargs:
-            node.kwargs = {**node.kwargs, "device": CUDA}
-    lowering = Lowering(module)
-    scheduled = schedule(lowering.run(), "cuda")
+    put_on_gpu(module)
+    scheduled = schedule(Lowering(module).run(), "cuda")
     for step in scheduled.steps:
         if isinstance(step, Call) and "device" in step.kwargs:
             step.kwargs = {**step.kwargs, "device": torch.device("cpu")}
     return lambda *inputs: reference.run(scheduled, [*inputs, *constants])
+
+
+def put_on_gpu(module: torch.fx.GraphModule) -> None:
+    """Has the values of a traced graph of CPU tensors say that they are on a CUDA device."""
+    for node in module.graph.nodes:
+        node.meta["val"] = pytree.tree_map_only(torch.Tensor, on_gpu, node.meta.get("val"))
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": CUDA}
 
 
 def constants_as_inputs(module: torch.fx.GraphModule) -> list[torch.Tensor]:

@@ -30,7 +30,7 @@ def rewrite_joint(module: torch.fx.GraphModule) -> None:
 
 def write_log_softmax(graph: torch.fx.Graph, node: Node) -> None:
     """The formula of the lowering (`lower.ops.reductions.softmax`), node by node, with names of their own."""
-    source, dim, result = node.all_input_nodes[0], node.args[1], node.meta["val"].dtype
+    source, dim, result = node.all_input_nodes[0], node.args[1], node.meta["val"]
 
     def emit(name: str, target: Any, *args: Any, **kwargs: Any) -> Node:
         return add_call(node, target, *args, name=f"{node.name}_{name}", **kwargs)
@@ -46,6 +46,8 @@ def write_log_softmax(graph: torch.fx.Graph, node: Node) -> None:
         powers = emit("powers", aten.exp.default, distance)
         total = emit("total", aten.sum.dim_IntList, powers, [dim], True)
         found = emit("result", aten.sub.Tensor, distance, emit("log", aten.log.default, total))
-        found = cast("narrow", found, result)
+        found = cast("narrow", found, result.dtype)
+        if found.meta["val"].stride() != result.stride():  # the formula keeps the layout of the source
+            found = emit("laid_out", aten.clone.default, found, memory_format=torch.contiguous_format)
     node.replace_all_uses_with(found)
     graph.erase_node(node)
