@@ -2,11 +2,12 @@
 
     python tests/sweep_tensor_programs.py [--programs 300] [--seed 0] [--length 14] [--dynamic] [--device cuda]
     python tests/sweep_tensor_programs.py --reference          # the schedule for a GPU, computed without one
+    python tests/sweep_tensor_programs.py --emulated           # the kernels for a GPU, run on the CPU
 
 A program is a list of steps, each a function of values made before; it is printed where it differs. Values are compared
 with eager's within what eager itself differs from float64, gradients too; strides and types must be the same. With
 ``--reference`` the graph of a program and that of its gradients are lowered and scheduled as for a GPU, and the
-reference interpreter computes them.
+reference interpreter computes them; with ``--emulated`` the code of the kernels runs on the CPU.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 import kiln
 from kiln.aot import aot_function
 from tests.support.cuda_programs import compile_for_gpu_reference
+from tests.target.cuda_programs_on_cpu import compile_for_gpu_on_cpu
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 33)
 Step = tuple[str, Callable[..., torch.Tensor], tuple[int, ...]]
@@ -217,6 +219,11 @@ def run_reference(program: Program, dynamic: bool | None) -> list[torch.Tensor]:
     return run(aot_function(program.__call__, compile_for_gpu_reference, dynamic=bool(dynamic)), program.inputs)
 
 
+def run_emulated(program: Program, dynamic: bool | None) -> list[torch.Tensor]:
+    """What the kernels of forward and backward for a GPU do."""
+    return run(aot_function(program.__call__, compile_for_gpu_on_cpu, dynamic=bool(dynamic)), program.inputs)
+
+
 def differs(program: Program, dynamic: bool | None, run_other: Callable[..., list[torch.Tensor]]) -> str | None:
     """How other results differ from eager's; None where they do not."""
     eager = run(program, program.inputs)
@@ -250,10 +257,11 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more programs after this time")
     parser.add_argument("--reference", action="store_true", help="compute the schedule for a GPU without one")
+    parser.add_argument("--emulated", action="store_true", help="run the kernels for a GPU on the CPU")
     arguments = parser.parse_args()
-    if arguments.reference and (arguments.dynamic or arguments.device != "cpu"):
+    if (arguments.reference or arguments.emulated) and (arguments.dynamic or arguments.device != "cpu"):
         parser.error("the reference interpreter cannot find all dynamic sizes, and computes on the CPU")
-    run_other = run_reference if arguments.reference else run_compiled
+    run_other = run_reference if arguments.reference else run_emulated if arguments.emulated else run_compiled
     end = time.monotonic() + arguments.seconds
     kiln.config.raise_internal_errors = True
     done = failed = 0

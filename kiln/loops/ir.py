@@ -278,7 +278,8 @@ def order_of(root: Expr) -> tuple[Expr, ...]:
 
 
 def rewrite(expr: Expr, leaf: Callable[[Expr], Expr], known: dict[Expr, Expr] | None = None) -> Expr:
-    """The expression with its leaves replaced; ``leaf`` is given loads whose index expressions are already replaced."""
+    """The expression with its leaves replaced; ``leaf`` is given loads whose index expressions are already replaced, and
+    values that are assured, after their parts."""
     known = {} if known is None else known
     for part in walk(expr):
         if part in known:
@@ -287,7 +288,8 @@ def rewrite(expr: Expr, leaf: Callable[[Expr], Expr], known: dict[Expr, Expr] | 
             known[part] = leaf(load(part.payload.with_parts(known.__getitem__)) if part.payload.parts else part)
         elif part.args:
             arguments = tuple(known[arg] for arg in part.args)
-            known[part] = part if arguments == part.args else make(part.kind, arguments, part.dtype, part.payload)
+            made = part if arguments == part.args else make(part.kind, arguments, part.dtype, part.payload)
+            known[part] = leaf(made) if part.kind == "assured" else made
         else:
             known[part] = leaf(part)
     return known[expr]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..platform.light_dataclass import dataclass
-from .ir import Access, Expr, iota, load, op, rewrite, size_value
+from .ir import Access, Expr, assured, iota, load, op, rewrite, size_value
 from .sizes import Size, Strides, divides, is_one, same
 
 
@@ -170,9 +170,13 @@ def flip(tensor: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def masked(tensor: Tensor, mask: Tensor) -> Tensor:
-    """The tensor, loaded only where the mask (of the same shape) is true; elsewhere its value is undefined."""
+    """The tensor, loaded only where the mask (of the same shape) is true; elsewhere its value is undefined. What is
+    assured is so only there."""
 
     def leaf(part: Expr) -> Expr:
+        if part.kind == "assured":
+            condition, value = part.args
+            return assured(op("or", op("not", mask.expr), condition), value, part.payload)
         if part.kind != "load":
             return part
         access: Access = part.payload

@@ -46,13 +46,19 @@ def cuda_scheduled_of(function: Callable[..., Any], inputs: Sequence[torch.Tenso
 
 def compile_for_gpu_reference(module: torch.fx.GraphModule, examples: Any = ()) -> Callable[..., Any]:
     """A compiler of graphs of CPU tensors: lowers and schedules them as for a GPU, and computes what that means."""
+    scheduled, constants = scheduled_for_gpu(module)
+    return lambda *inputs: reference.run(scheduled, [*inputs, *constants])
+
+
+def scheduled_for_gpu(module: torch.fx.GraphModule) -> tuple[Scheduled, list[torch.Tensor]]:
+    """The schedule for a GPU of a traced graph of CPU tensors, and the tensors it holds, which are its last inputs."""
     constants = constants_as_inputs(module)
     put_on_gpu(module)
     scheduled = schedule(Lowering(module).run(), "cuda")
     for step in scheduled.steps:
         if isinstance(step, Call) and "device" in step.kwargs:
             step.kwargs = {**step.kwargs, "device": torch.device("cpu")}
-    return lambda *inputs: reference.run(scheduled, [*inputs, *constants])
+    return scheduled, constants
 
 
 def put_on_gpu(module: torch.fx.GraphModule) -> None:

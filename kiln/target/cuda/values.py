@@ -55,7 +55,12 @@ class ThreadValues(Values):
 
     def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
         if expr.kind == "assured":
-            stop_unless(lines, self.get(expr.args[0], copy, lanes), lanes, expr.payload)
+            condition = self.get(expr.args[0], copy, lanes)
+            if lanes > 1 and self.mask is not None:  # lanes that are not there may have any index
+                kind = llvm_type("i1", lanes)
+                missing = lines.new(f"xor {kind} {self.mask}, {lines.splat('true', 'i1', lanes)}")
+                condition = lines.new(f"or {kind} {condition}, {missing}")
+            stop_unless(lines, condition, lanes, expr.payload)
             return self.get(expr.args[1], copy, lanes)
         name = self.relaxed.get(expr)
         if name is None:
