@@ -8,6 +8,7 @@ from .opcode_info import (  # fmt: skip
     COMPARE_OPERATORS,
     COMPARE_SHIFT,
     EXTENDED_ARG,
+    FLAG,
     HAS_CONST,
     HAS_NAME,
     HAS_PAIR,
@@ -46,6 +47,25 @@ def decode(code: types.CodeType) -> Bytecode:
         instruction.argval = at_unit[unit]
     _read_exceptions(code, bytecode, at_unit)
     bytecode.renumber()
+    return bytecode
+
+
+def decode_apart(code: types.CodeType) -> Bytecode:
+    """As `decode`, but from CPython 3.13 on the truth of a comparison is tested by an instruction of its own: code can be
+    split between the two."""
+    bytecode = decode(code)
+    if "COMPARE_OP" not in FLAG:
+        return bytecode
+    apart: dict[Instruction, Instruction] = {}
+    for instruction in [one for one in bytecode.instructions if one.op == "COMPARE_OP" and one.flag]:
+        instruction.flag = False
+        apart[instruction] = Instruction("TO_BOOL", positions=instruction.positions, offset=instruction.offset)
+    if apart:
+        found = [(one, apart[one]) if one in apart else (one,) for one in bytecode.instructions]
+        bytecode.instructions = [one for both in found for one in both]
+        for entry in bytecode.exceptions:
+            entry.end = apart.get(entry.end, entry.end)
+        bytecode.renumber()
     return bytecode
 
 

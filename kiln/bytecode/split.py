@@ -70,7 +70,7 @@ class Segment:
 
     code: types.CodeType
     start: int
-    """Where it starts, as an index into decode(code) of the code that was split."""
+    """Where it starts, as an index into decode_apart(code) of the code that was split."""
     line: int | None
     parameters: tuple[Parameter, ...]
     exits: tuple[int, ...]
@@ -116,7 +116,7 @@ def _segment_name(number: int) -> str:
 
 
 def split(code: types.CodeType, index: int, nulls: Sequence[bool] | None = None, also: Sequence[int] = ()) -> Split:
-    """Split `code` at instruction `index` (as decode numbers them), where the skeleton begins.
+    """Split `code` at instruction `index` (as decode_apart numbers them), where the skeleton begins.
 
     `nulls` says which slots of the normalized operand stack before it the caller takes for NULL; it is checked.  At the
     instructions `also` the code is broken as well.  Raises CannotSplit for what is no break of a plain function.

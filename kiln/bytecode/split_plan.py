@@ -7,7 +7,7 @@ import types
 
 from ..platform.light_dataclass import dataclass
 from .analysis import assigned, flow, live_locals, loops, stack_kinds, uses
-from .decode import decode
+from .decode import decode_apart
 from .instruction import Bytecode, Instruction
 from .normalize import Replaced, normalize
 from .opcode_info import CALL_PREFIXES, CALLS, HAS_JUMP, LOOP_END, NO_FALLTHROUGH
@@ -44,7 +44,7 @@ class Plan:
     def __init__(self, code: types.CodeType, breaks: list[int]) -> None:
         if code.co_flags & UNSUPPORTED_FLAGS or not code.co_flags & OPTIMIZED:
             raise CannotSplit(f"{code.co_qualname} is no plain function")
-        self.bytecode: Bytecode = decode(code)
+        self.bytecode: Bytecode = decode_apart(code)
         before = list(self.bytecode.instructions)
         replaced = normalize(self.bytecode)
         self.original_index = {replaced[old][0].index: at for at, old in reversed(list(enumerate(before)))}

@@ -16,12 +16,12 @@ Instruction = bytecode.Instruction
 @functools.cache
 def entry(code):
     """The index of the first instruction of the body."""
-    return next(step.index + 1 for step in bytecode.decode(code) if step.op == "RESUME")
+    return next(step.index + 1 for step in bytecode.decode_apart(code) if step.op == "RESUME")
 
 
 def breakable(code):
     """Indices at which a break is possible: all that can be reached but the ends of for loops and new cells."""
-    steps = bytecode.decode(code)
+    steps = bytecode.decode_apart(code)
     kinds = bytecode.stack_kinds(steps)
     ends = {step.index for step in steps if step.op == "END_FOR"}
     if bytecode.opcode_info.VERSION >= (3, 13):
@@ -45,7 +45,7 @@ class Breaker:
             return function
         deeper = Breaker(self.random.random(), self.depth - 1, self.breaks)
         code = function.__code__
-        size = len(bytecode.decode(code))
+        size = len(bytecode.decode_apart(code))
         also = sorted({self.random.randrange(entry(code), size) for _ in range(self.breaks)})
         return broken(function, also, deeper)
 
@@ -94,7 +94,7 @@ class Runner:
                 if not self.also:
                     raise
                 self.also.pop()  # random indices may hit what is no break
-        taken_apart = bytecode.decode(self.code)
+        taken_apart = bytecode.decode_apart(self.code)
         self.arguments = taken_apart.arguments
         self.freevars = taken_apart.freevars
         prologue = taken_apart.instructions[:start]
@@ -123,7 +123,7 @@ class Runner:
 
 def trampoline(code, runner):
     """Code with the parameters and free variables of `code` that calls runner(arguments, cells)."""
-    head = bytecode.decode(code)
+    head = bytecode.decode_apart(code)
     call = ["PRECALL", "CALL"] if bytecode.opcode_info.VERSION == (3, 11) else ["CALL"]
     below = bytecode.opcode_info.NULL_BELOW_CALLABLE
     steps = [Instruction("COPY_FREE_VARS", len(head.freevars))] if head.freevars else []

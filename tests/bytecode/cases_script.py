@@ -12,18 +12,25 @@ import weakref
 from tests.bytecode import breaking
 from tests.bytecode.standalone import bytecode
 
-UNBOUND, Instruction, assemble, decode = bytecode.UNBOUND, bytecode.Instruction, bytecode.assemble, bytecode.decode
+UNBOUND, Instruction, assemble, decode_apart = (
+    bytecode.UNBOUND,
+    bytecode.Instruction,
+    bytecode.assemble,
+    bytecode.decode_apart,
+)
 dis_text, split = bytecode.dis_text, bytecode.split
 
 
 def index_of(code, op, value=None, nth=0):
-    found = [step.index for step in decode(code) if step.op.startswith(op) and (value is None or step.argval == value)]
+    found = [
+        step.index for step in decode_apart(code) if step.op.startswith(op) and (value is None or step.argval == value)
+    ]
     return found[nth]
 
 
 def call_after(code, value):
     """The index of the first call after the load of a name."""
-    steps = decode(code)
+    steps = decode_apart(code)
     start = next(step.index for step in steps if step.argval == value)
     return next(step.index for step in steps.instructions[start:] if step.op == "CALL")
 
@@ -62,7 +69,7 @@ def case_constants_that_compare_equal_stay_apart():
     ]
     steps = [Instruction("RESUME", 0), *(Instruction("LOAD_CONST", argval=value) for value in values)]
     steps += [Instruction("BUILD_TUPLE", len(values)), Instruction("RETURN_VALUE")]
-    empty = decode((lambda: None).__code__)
+    empty = decode_apart((lambda: None).__code__)
     empty.instructions, empty.consts = steps, [None]
     result = types.FunctionType(assemble(empty), {})()
     assert [(type(one), repr(one)) for one in result] == [(type(one), repr(one)) for one in values]
@@ -72,7 +79,7 @@ def case_constants_that_compare_equal_stay_apart():
 def case_created_instructions():
     def template(a, b): ...
 
-    head = decode(template.__code__)
+    head = decode_apart(template.__code__)
     false, end = Instruction("LOAD_CONST", argval="less"), Instruction("RETURN_VALUE")
     head.instructions = [
         Instruction("RESUME", 0),
@@ -96,7 +103,7 @@ def case_created_instructions():
 def case_backward_conditional_jump():
     def template(n): ...
 
-    head = decode(template.__code__)
+    head = decode_apart(template.__code__)
     top = Instruction("LOAD_FAST", argval="n")
     head.instructions = [
         Instruction("RESUME", 0),
@@ -123,14 +130,14 @@ def case_many_names():
     )
     space = {}
     exec(source, space)
-    head = decode(space["f"].__code__)
+    head = decode_apart(space["f"].__code__)
     head.varnames.reverse()
     head.consts, head.names = [None], []
     assert types.FunctionType(assemble(head), {})() == space["f"]()
 
 
 def case_text():
-    text = dis_text(decode(case_text.__code__))
+    text = dis_text(decode_apart(case_text.__code__))
     assert "RETURN" in text and "'dis_text'" in text and ">>" not in text.splitlines()[0]
 
 
@@ -144,7 +151,7 @@ def case_liveness():
             return c
         return x
 
-    code = decode(sample.__code__)
+    code = decode_apart(sample.__code__)
     live = bytecode.live_locals(code)
     assert live[0] == {"a", "b", "c"}
     store = next(step.index for step in code if step.op.startswith("STORE_FAST"))
@@ -157,7 +164,7 @@ def case_assignment():
             late = 1
         return late
 
-    code = decode(sample.__code__)
+    code = decode_apart(sample.__code__)
     bound = bytecode.assigned(code)
     assert bound[0] == {"flag"}
     assert "late" not in bound[index_of(sample.__code__, "RETURN_VALUE") - 1]
@@ -170,8 +177,8 @@ def case_loops():
                 x -= 1
         return [y for y in xs]
 
-    headers = [loop.header for loop in bytecode.loops(decode(sample.__code__))]
-    steps = decode(sample.__code__)
+    headers = [loop.header for loop in bytecode.loops(decode_apart(sample.__code__))]
+    steps = decode_apart(sample.__code__)
     assert len(headers) == (2 if bytecode.opcode_info.VERSION == (3, 11) else 3)
     assert sum(steps[header].op == "FOR_ITER" for header in headers) == len(headers) - 1
 
@@ -186,7 +193,7 @@ def case_normalized_super_runs_elsewhere():
             return super().name() + "!"
 
     code = Derived.name.__code__
-    head = decode(code)
+    head = decode_apart(code)
     bytecode.normalize(head)
     head.varnames = ["other", "self"]  # super() would now find something else in the first slot
     head.argcount = 2
@@ -270,7 +277,7 @@ def case_skeleton_called_at_the_break():
 
 
 def normalized(code):
-    head = decode(code)
+    head = decode_apart(code)
     bytecode.normalize(head)
     return head
 
@@ -429,7 +436,7 @@ def case_broken_call_is_routed():
 
     expected = keywords(callee, (1,), {"z": 2})
     for index in breaking.breakable(keywords.__code__):
-        op = decode(keywords.__code__)[index].op
+        op = decode_apart(keywords.__code__)[index].op
         function = breaking.broken(keywords, [index])
         assert function(callee, (1,), {"z": 2}) == expected
         assert (len(function.runner.routed) == 1) == (

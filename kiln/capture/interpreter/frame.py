@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ...bytecode import Bytecode, Instruction, decode
+from ...bytecode import Bytecode, Instruction, decode_apart
 from ...bytecode.analysis import reachable
 from ...bytecode.split_plan import OWN_PREFIX
 from ...config import config
@@ -42,7 +42,7 @@ def decode_once(code: types.CodeType) -> Bytecode:
     known = _DECODED.get(id(code))
     if known is not None and known[0]() is code:
         return known[1]
-    bytecode = decode(code)
+    bytecode = decode_apart(code)
     if any(name.startswith(OWN_PREFIX) for name in (*code.co_freevars, *code.co_varnames)):
         return bytecode
     key, table = id(code), _DECODED  # module globals are gone when the interpreter shuts down

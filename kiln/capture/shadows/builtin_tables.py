@@ -97,13 +97,12 @@ SHALLOW_FUNCTIONS |= {itertools.chain.from_iterable, itertools.islice, itertools
 SHALLOW_FUNCTIONS |= {itertools.zip_longest, itertools.product, itertools.pairwise, itertools.permutations}
 SHALLOW_FUNCTIONS |= {itertools.combinations, itertools.tee, itertools.count, functools.partial, types.MethodType}
 SHALLOW_FUNCTIONS |= {super, types.SimpleNamespace, operator.getitem, operator.setitem, map, filter, itertools.starmap}
-SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement, tee_class}
+SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement, tee_class, slice}
 SHALLOW_FUNCTIONS |= {itertools.accumulate, itertools.takewhile, itertools.dropwhile, itertools.filterfalse}
-SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement}
 
 # Of these: what only keeps its arguments, and which methods look into theirs (all look into their owner).
 STORING_FUNCTIONS: frozenset[object] = frozenset({callable, functools.partial, types.MethodType, types.SimpleNamespace})
-STORING_FUNCTIONS |= {super, itertools.repeat, operator.setitem}
+STORING_FUNCTIONS |= {super, itertools.repeat, operator.setitem, slice}
 CONSUMING_NAMES = words("extend extendleft update fromkeys __init__ __new__ __ior__ __or__ __iadd__ __add__")
 INDEXED_NAMES = words("pop insert rotate __mul__ __imul__ __getitem__ __setitem__ __delitem__")
 INDEXED_TYPES = (list, tuple, collections.deque, range)

@@ -581,7 +581,7 @@ PROXY_FUNCTIONS: frozenset[object] = frozenset(
     | {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, repr, str, ascii, complex, bytes}
     | {tuple.index, tuple.count}
     | {math.floor, math.ceil, math.trunc, operator.countOf, operator.indexOf, format, math.sqrt, math.prod, math.fsum}
-    | {hex, bin, oct, chr, range, slice}
+    | {hex, bin, oct, chr, range}
 )
 
 

@@ -229,3 +229,21 @@ def test_classes_that_are_iterables(call):
         return lambda x: (x + 1, str(call(cls))[:8], len(log)), torch.ones(2)
 
     check_fresh(make, calls=2)
+
+
+@pytest.mark.parametrize("view", [dict.values, dict.keys, dict.items, iter], ids=lambda view: view.__name__)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_slices_keep_what_they_are_given(view, dynamic):
+    def make(log):
+        class Number(float):
+            def __radd__(self, other):
+                log.append("__radd__")
+                return 1.0
+
+        def program(x, number):
+            made = slice(view(dict(a={3})), number, [number])
+            return made.start, type(made.start).__name__, made.stop is number, made.step[0] is number, x + 1
+
+        return program, torch.ones(2), Number(0.5)
+
+    check_fresh(make, calls=2, dynamic=dynamic, fullgraph=True)
