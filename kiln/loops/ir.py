@@ -278,8 +278,8 @@ def order_of(root: Expr) -> tuple[Expr, ...]:
 
 
 def rewrite(expr: Expr, leaf: Callable[[Expr], Expr], known: dict[Expr, Expr] | None = None) -> Expr:
-    """The expression with its leaves replaced; ``leaf`` is given loads whose index expressions are already replaced, and
-    values that are assured, after their parts."""
+    """The expression with its leaves replaced. ``leaf`` is also given what is assured; in that, and in the indices of
+    loads, leaves are replaced before."""
     known = {} if known is None else known
     for part in walk(expr):
         if part in known:

@@ -44,7 +44,8 @@ def test_sample_of_operators(operators, dtype):
     names = [name for name in operators if sweep_codegen.DTYPES[dtype] in operators[name].dtypes]
     names = names[3 * first :: EVERY * (2 if dtype in sweep_codegen.WHOLE else 1)]
     statuses = judge_all(names, operators, sweep_codegen.Options([dtype], limit=1, compiled=0))
-    assert statuses.count("lowered") + statuses.count("called") > 0.5 * len(statuses)
+    tried = [status for status in statuses if status not in ("skipped", "facts")]
+    assert tried and tried.count("lowered") + tried.count("called") > 0.5 * len(tried)
 
 
 def test_families(operators):

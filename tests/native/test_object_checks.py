@@ -275,7 +275,9 @@ def test_class_check_agrees_with_type_version():
     assert ClassCheck([(Local, 0)])() is False
     assert ClassCheck([(Local, version)])() is False
     assert checked(Local)() is True
-    assert checked(int, object, type, torch.Tensor, torch.nn.Module)() is True
+    # CPython gives a class no version any more that was changed a thousand times, and other tests change Tensor.
+    known = [cls for cls in (int, object, type, torch.Tensor, torch.nn.Module) if _native.type_version(cls)]
+    assert {int, object, type} <= set(known) and checked(*known)() is True
 
 
 def test_class_check_wrong_use():

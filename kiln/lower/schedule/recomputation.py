@@ -30,8 +30,8 @@ def without_cheap_values(items: Sequence[Write | Call], outputs: Sequence[Any]) 
     results = {output.buffer for output in outputs if isinstance(output, View)}
     writes: dict[Any, list[int]] = {}
     for number, item in enumerate(items):
-        for buffer in (item.buffer,) if isinstance(item, Write) else item.results:
-            writes.setdefault(buffer, []).append(number)
+        for made in (item.buffer,) if isinstance(item, Write) else item.results:
+            writes.setdefault(made, []).append(number)
     values: dict[Buffer, Expr] = {}
     found: list[Write | Call] = []
     for number, item in enumerate(items):
