@@ -51,8 +51,8 @@ def decode(code: types.CodeType) -> Bytecode:
 
 
 def decode_apart(code: types.CodeType) -> Bytecode:
-    """As `decode`, but the truth of a comparison is always tested by an instruction of its own: code can be split between
-    the two. From CPython 3.13 on, one instruction may do both."""
+    """As `decode`, but an instruction of its own tests the truth of a comparison: code can be split between the two.
+    From CPython 3.13 on, one instruction may do both."""
     bytecode = decode(code)
     if "COMPARE_OP" not in FLAG:
         return bytecode

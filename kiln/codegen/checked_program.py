@@ -20,12 +20,12 @@ import torch.fx
 from torch.nn import Parameter
 
 from ..exc import CheckFailed
+from ..loops.gpu_generators import current_seed_and_offset
 from ..loops.ir import Buffer
 from ..loops.reference import Reference
 from ..loops.steps import Call, Draw, Launch, Scheduled, View
 from ..loops.tensor_views import Tensor
 from ..lower.lowering import Lowering
-from ..program.gpu_generators import current_seed_and_offset
 from ..program.operators.operator_table import find_operator
 from ..target.native_program import Boxed
 from ..target.target import LoadedCode, Target

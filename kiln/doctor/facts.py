@@ -232,7 +232,7 @@ def gpu() -> Iterator[Fact]:
         yield Fact(f"GPU {index}", text)
     if startup.is_broken():
         return
-    from ..program import gpu_generators
+    from ..loops import gpu_generators
 
     text = "drawn in kernels" if gpu_generators.is_known() else "drawn by ATen: how this torch draws is not known"
     yield Fact("random numbers", text)

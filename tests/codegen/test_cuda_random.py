@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 import kiln
 from kiln.codegen import pipeline
 from kiln.codegen.cuda_graphs import recordable
-from kiln.loops import reference
+from kiln.loops import draw_check, gpu_generators, reference
+from kiln.loops import philox as drawing
 from kiln.loops.steps import Draw
-from kiln.program import gpu_generators
 from tests.codegen.test_cuda_programs import TARGET, Made
 from tests.support import philox
 from tests.support.cuda_programs import cuda_graph_of
@@ -237,6 +237,21 @@ def check(function, *inputs, seed=1234567890123, times=2):
     found = observed(kiln.compile(function, backend="kiln"), inputs, seed, times)
     for number, (one, other) in enumerate(zip(expected, found, strict=True)):
         assert same(one, other), f"part {number} differs"
+
+
+@on_gpu
+def test_what_aten_draws_is_compared(monkeypatch):
+    """For releases of torch whose kernels were not read."""
+    device = torch.device("cuda", 0)
+    expected = gpu_generators.processors_and_threads(0)
+    state = torch.cuda.get_rng_state()
+    assert draw_check.agrees(device, *expected)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    for name, value in (("KEY_STEPS", (1, 2)), ("NUMBERS_OF_CALL", 2), ("count_below", lambda bound: 5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(drawing, name, value)
+            assert not draw_check.agrees(device, *expected), name
+    assert not draw_check.agrees(device, expected[0] - 1, expected[1])
 
 
 @on_gpu

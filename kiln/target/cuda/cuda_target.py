@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...program import gpu_generators
+from ...loops import gpu_generators
 from ..compile_queue import begin_all, thread_count
 from ..native_program import Launcher
 from ..target import LaunchDescriber, LoadedCode, MachineCode, Target, modules_of, places_of

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from kiln.loops import ir, philox
+from kiln.loops import gpu_generators, ir, philox
 from kiln.loops.ir import Buffer, Expr, wide
 from kiln.loops.philox import Draws
 from kiln.loops.sizes import Size, contiguous, divides, hint, product
 from kiln.loops.steps import Draw
 from kiln.loops.tensor_layouts import is_dense, sizes_of
 from kiln.loops.tensor_views import Tensor
-from kiln.program import gpu_generators
 from kiln.program.operators.operator_table import find_operator
 
 from ... import builders

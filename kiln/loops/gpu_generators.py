@@ -1,7 +1,7 @@
 """The random generators of GPUs: seed and offset of what ATen draws.
 
 How ATen's kernels give numbers to elements (loops/philox.py) depends on torch's release and on the GPU. `is_known` says
-whether it is known for this one.
+whether it is known for this one: from its sources, or because the numbers were compared (`draw_check`).
 """
 
 from __future__ import annotations
@@ -10,20 +10,31 @@ import functools
 
 import torch
 
-KNOWN_RELEASES = ((2, 11), (2, 13))
+READ_RELEASES = ((2, 11), (2, 13))  # whose kernels were read
 USUAL_GPU = (132, 2048)  # what is assumed where there is no GPU: an H100 or H200
 
 
 def is_known() -> bool:
     """Whether kernels may draw what ATen would. A machine without a GPU shows what a machine with one would do."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if not KNOWN_RELEASES[0] <= release <= KNOWN_RELEASES[1]:
-        return False
     if not torch.cuda.is_available():
         return True
     from ..platform.torch_devices import draw_address
 
-    return draw_address() != 0
+    if draw_address() == 0:
+        return False
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if READ_RELEASES[0] <= release <= READ_RELEASES[1]:
+        return True
+    return not torch.cuda.is_current_stream_capturing() and all_agree()
+
+
+@functools.cache
+def all_agree() -> bool:
+    """Whether every GPU draws as expected. What kernels draw is compared when it is first asked for."""
+    from .draw_check import agrees
+
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return all(agrees(device, *processors_and_threads(device.index)) for device in devices)
 
 
 @functools.cache
