@@ -48,7 +48,20 @@ def test_sums_by_index(width, dtype):
         gradient = torch.ops.aten.embedding_dense_backward(x, index, 40, 3, False)
         return put, gradient
 
-    checked(program, made(4096, width, dtype=dtype), made(40, width, dtype=dtype), dtype=dtype)
+    given = made(4096, width, dtype=dtype), made(40, width, dtype=dtype)
+    no_further_off(kiln.compile(program, backend="kiln")(*given), program(*given), program(*map(doubled, given)))
+
+
+def doubled(x):
+    return x.detach().double().requires_grad_(x.requires_grad)
+
+
+def no_further_off(found, eager, exact):
+    """Kiln may be as far from the sums in float64 as eager, which rounds some more often, and one rounding further."""
+    for one, other, right in zip(found, eager, exact, strict=True):
+        assert one.dtype is other.dtype and one.stride() == other.stride()
+        rounding = torch.finfo(one.dtype).eps * right.abs().max()
+        assert (one - right).abs().max() <= (other - right).abs().max() + rounding
 
 
 @pytest.mark.parametrize("width", [64, 66, 33])
@@ -76,25 +89,27 @@ class OddModel(nn.Module):
 
     def forward(self, x, y, targets):
         logits = self.second(F.relu(self.first(torch.cat([x, y], 1))))
-        return F.cross_entropy(logits.float(), targets)
+        return F.cross_entropy(logits.to(x.dtype), targets)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_training_with_rows_of_odd_lengths(dtype):
     torch.manual_seed(0)
-    models = [OddModel().to(DEVICE) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
+    models = [OddModel().to(DEVICE) for _ in range(3)]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    models[2].double()
     targets = torch.randint(0, 1003, (4096,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
     x, y = made(4096, 64), made(4096, 351)
     losses = []
-    for model, call in zip(models, (models[0], kiln.compile(models[1], backend="kiln")), strict=True):
-        with torch.autocast(DEVICE, dtype=dtype):
-            loss = call(x, y, targets)
+    for model, call in zip(models, (models[0], kiln.compile(models[1], backend="kiln"), models[2]), strict=True):
+        with torch.autocast(DEVICE, dtype=dtype, enabled=model is not models[2]):
+            loss = call(*((x, y) if model is not models[2] else (x.double(), y.double())), targets)
         loss.backward()
         losses.append(loss)
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-3, atol=1e-3)
-    for (name, wanted), found in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
-        assert found.grad.stride() == wanted.grad.stride()
-        torch.testing.assert_close(
-            found.grad, wanted.grad, rtol=5e-2, atol=float(wanted.grad.abs().max()) / 50, msg=name
-        )
+    eager, found, exact = ([p.grad for p in model.parameters()] for model in models)
+    for one, other, right in zip(found, eager, exact, strict=True):
+        assert one.stride() == other.stride()
+        # of another product of the same numbers, whose sums are rounded elsewhere
+        assert (one - right).norm() <= 1.5 * (other - right).norm() + 1e-6 * right.norm()
