@@ -339,7 +339,7 @@ def other_strides(expected: Any, found: Any) -> Iterator[str]:
 
 def wide_enough(expected: dict[str, Any], found: dict[str, Any], case: Case, dtype: str) -> bool:
     """Whether all that differs is values, and they are as near to float64's as eager's are."""
-    if dtype not in ("float32", "bfloat16") or any(shape_differs(expected, found)):
+    if dtype not in ("float32", "float16", "bfloat16") or any(shape_differs(expected, found)):
         return False
     function, tensors = of_tensors(widened(case))
     try:
