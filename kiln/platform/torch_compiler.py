@@ -139,13 +139,15 @@ _DYNAMIC = (
     *("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"),
     *("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"),
 )
+_STATIC = "_dynamo_static_indices"
+_MARKS = frozenset({*_DYNAMIC, _STATIC})
 
 
 def dimension_marks(names: Mapping[str, Any]) -> tuple[set[int], Iterable[int]] | None:
     """The dimensions that ``mark_dynamic`` and the like, and ``mark_static`` marked, by the names of a tensor."""
-    if names.get("_has_dynamo_dim_marking", False) is not True:
+    if names.keys().isdisjoint(_MARKS):
         return None
-    return set().union(*[names.get(mark, ()) for mark in _DYNAMIC]), names.get("_dynamo_static_indices", ())
+    return set().union(*[names.get(mark, ()) for mark in _DYNAMIC]), names.get(_STATIC, ())
 
 
 # ---- the stance ------------------------------------------------------------------------------------------------------

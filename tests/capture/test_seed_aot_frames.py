@@ -4,8 +4,6 @@ The document runs these programs through a backend that differentiates ahead of 
 and recompiles is capture's, and is tested here with the eager backend, and with that backend as soon as there is one.
 """
 
-import sys
-
 import pytest
 import torch
 
@@ -148,8 +146,7 @@ def test_branch_on_a_value_in_a_callee(backend, small):
     report = check(Branches(), x, y, backend=backend, calls=2, recompiles=0)
     # One graph up to the condition, one for each branch, one for the rest; the product is made twice as written.
     assert len(report.graphs) == 4
-    # From 3.13 on an instruction compares and asks for the truth in one, which is then outside of the graphs.
-    assert report.ops == (8 if sys.version_info < (3, 13) else 7)
+    assert report.ops == 8
     counter = CompileCounter()
     again = kiln.compile(kiln.compile(Branches(), backend=counter), backend=backend)
     assert kiln.testing.same(again(x, y), Branches()(x, y)), "compiled twice over"

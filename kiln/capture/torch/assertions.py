@@ -60,7 +60,7 @@ def item_in_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     frame = trace.frames[-1]
     if len(args) == 1 and not kwargs and value.dtype in EXACT and value.numel() == 1 and value.device.type != "meta":
-        ahead = frame.bytecode.instructions[frame.index + 1 : frame.index + 4]
+        ahead = frame.bytecode.instructions[frame.index + 1 : frame.index + 5]
         if is_number(frame, ahead[0]) and value.dtype is not torch.bool and ahead[1].op == "COMPARE_OP":
             del ahead[:2]
         jump = next((after for after in ahead[:2] if after.op != "TO_BOOL"), None)

@@ -18,6 +18,7 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
 from ...platform.torch_dispatch import DisableTorchFunction
+from ...platform.torch_fake import UnsupportedFakeTensorException
 from ...program.quiet import quiet
 from ..guards.guard_program import READERS, GuardProgram
 from ..guards.source import Attribute, Computed, InstanceAttribute, Source, source
@@ -102,7 +103,10 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
         guard_flag(trace, info, name)
         return tensor.retains_grad or info.real.retains_grad
     if name in PLAIN_ATTRIBUTES:
-        return plain_attribute(tensor, name)
+        try:
+            return plain_attribute(tensor, name)
+        except UnsupportedFakeTensorException as error:  # names of dimensions, in torch 2.11
+            raise trace.fail(f"reading {name} of a tensor", error=error) from None
     if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
         raise trace.fail(f"reading {name} of a tensor", "read it outside the compiled function")
     return python_attribute(trace, info, name)

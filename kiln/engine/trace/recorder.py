@@ -153,5 +153,5 @@ def has_effect(target: Any) -> bool:
     """Whether a call does something besides giving its result."""
     called = find_operator(target)
     if called is not None:
-        return called.mutable or called.random
+        return called.mutable or called.random or not called.schema.returns
     return getattr(target, "__module__", "").startswith(("kiln.engine", "kiln.program.accumulation"))

@@ -239,8 +239,9 @@ class Operator:
 
     @functools.cached_property
     def has_effect(self) -> bool:
-        """Whether it does something besides giving its result, or may: changes an argument, draws, asserts."""
-        if not self.is_own or self.random or self.name in declarations.ASSERTIONS:
+        """Whether it does something besides giving its result, or may: changes an argument, draws, asserts. What gives
+        nothing is called for that."""
+        if not self.is_own or self.random or not self.schema.returns or self.name in declarations.ASSERTIONS:
             return True
         return any(torch.fx.Graph().call_function(overload).is_impure() for overload in self.overloads)
 

@@ -134,6 +134,8 @@ def ruled(operator: OpOverload, rule: Callable[..., Any], *args: Any, **keywords
         return rule(*args, **keywords)
     if overload_name(operator) == "vec":
         return resampled(operator, *args, **keywords)
+    if operator is aten.matmul.default and PRODUCTS_READ_SIZES:
+        return product(*args)
     with DisablePythonDispatcher():
         return operator(*args, **keywords)
 
@@ -164,3 +166,61 @@ sym_int: Callable[[Any], Any] = torch.sym_int
 def times(size: Any, factor: float) -> Any:
     """Rounded down; without floats where that can be, which graphs of sizes do not have."""
     return size * int(factor) if factor.is_integer() else sym_int(size * factor)
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+# Torch 2.11 expands factors of batches in C++ to sizes that are numbers; 2.13 does not.
+PRODUCTS_READ_SIZES = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
+def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``matmul`` as the operators that it consists of in eager."""
+    ranks = x.dim(), y.dim()
+    if ranks == (1, 1):
+        return x.dot(y)
+    if ranks == (2, 1):
+        return x.mv(y)
+    if ranks == (1, 2):
+        return x.unsqueeze(0).mm(y).squeeze_(0)
+    if ranks == (2, 2):
+        return x.mm(y)
+    if ranks == (3, 3):  # one matrix for all
+        first, second = (isinstance(one.shape[0], int) and one.shape[0] == 1 for one in (x, y))
+        if first != second:
+            return product(x.squeeze(0), y) if first else product(x, y.squeeze(0))
+    if min(ranks) == 0:
+        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {ranks[0]}D and {ranks[1]}D")
+    if ranks[0] >= ranks[1] and is_folded(x, y):
+        return folded(x, y)
+    if ranks[1] > ranks[0] and (x.requires_grad or ranks[0] == 1) and is_folded(y.mT, x):
+        found = folded(y.mT, x.t() if ranks[0] == 2 else x)
+        return found.mT.contiguous() if ranks[0] == 2 else found
+    return of_batches(x, y)
+
+
+def is_folded(batch: torch.Tensor, factor: torch.Tensor) -> bool:
+    """Whether the rows of all matrices become those of one: that copies nothing, or saves a factor for each of them."""
+    if batch.dim() < 3 or factor.dim() > 2:
+        return False
+    if factor.requires_grad or batch.numel() == 0:
+        return True
+    axes = zip(batch.stride()[:-2], batch.stride()[1:-1], batch.shape[1:-1], strict=True)
+    return all(stride == inner * size for stride, inner, size in axes)
+
+
+def folded(batch: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    outer = batch.shape[:-1]
+    rows = batch.reshape(-1, batch.shape[-1])
+    found = rows.mv(factor) if factor.dim() == 1 else rows.mm(factor)
+    return aten._unsafe_view.default(found, [*outer, *factor.shape[1:]])  # type: ignore[no-any-return]
+
+
+def of_batches(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape[-2:-1], y.shape[-1:] if y.dim() > 1 else ()
+    left = x if x.dim() > 1 else x.unsqueeze(0)
+    right = y if y.dim() > 1 else y.unsqueeze(1)
+    outer: Any = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])  # type: ignore[no-untyped-call]
+    factors = [one.expand(*outer, *one.shape[-2:]).reshape(-1, *one.shape[-2:]) for one in (left, right)]
+    found = torch.bmm(*factors)
+    return aten._unsafe_view.default(found, [*outer, *rows, *columns])  # type: ignore[no-any-return]

@@ -584,4 +584,4 @@ def test_attribute_that_only_another_version_of_torch_has():
 
         return program, [(X.clone(),), (X.clone(),)]
 
-    check(setup=setup, fullgraph=True)
+    check(setup=setup, fullgraph=not hasattr(torch.Tensor, "names"))  # torch 2.11 cannot fake names of dimensions

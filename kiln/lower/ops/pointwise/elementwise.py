@@ -342,7 +342,7 @@ def clamp(lowering: Lowering, node: Node, x: Tensor, low: Any = None, high: Any 
         raise NotLowered("bounds of bools")
     bounds = [low, high]
     if any(bound != bound for bound in bounds if isinstance(bound, float)):
-        return builders.full(x.shape, float("nan"), dtype)
+        raise NotLowered("a bound that is NaN, of which releases of torch make something else")
     for place, bound in enumerate(bounds):
         if bound is not None and not isinstance(bound, Tensor):
             bounds[place] = as_type(bound, dtype) if not isinstance(bound, (int, float)) else bound
