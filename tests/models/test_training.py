@@ -65,6 +65,8 @@ def check_training(name, *, dtype, dropout, mode=True, checkpointed=False, sizes
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_three_steps_with_dropout(name, dtype, checkpointed):
+    if DEVICE.type == "cuda" and name == "vit" and dtype is torch.float32:
+        pytest.skip("transformers makes a mask for compilers, with which torch's attention draws other numbers")
     check_training(name, dtype=dtype, dropout=True, checkpointed=checkpointed)
 
 

@@ -9,12 +9,16 @@ from typing import Any
 import torch
 
 from kiln import testing
-from tests.support.devices import moved, random_state
+from tests.support.devices import DEVICE, moved, random_state
 
 STEPS = 3
 SIZES = [(2, 7)] * STEPS  # (batch, length) of each step
 # Weights after the steps agree with eager's to these.
 TOLERANCES = {torch.float64: {"rtol": 1e-9, "atol": 1e-9}, torch.float32: {"rtol": 1e-4, "atol": 1e-5}}
+if DEVICE.type == "cuda":
+    # Parts of these models are in float32 whatever the type of the weights: norms, positions, the loss. On the CPU they
+    # are bit for bit eager's, on a GPU their kernels round elsewhere than ATen's.
+    TOLERANCES[torch.float64] = {"rtol": 1e-6, "atol": 1e-6}
 # Heads that return a loss beside their logits, and dropout under each configuration's own names.
 HEADS = {"bert": "BertForMaskedLM"}
 DROPOUT: dict[str, dict[str, float]] = {
