@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kiln
 from kiln.program.shapes import symbolic_kernels
 from kiln.report import counters
+from tests.support.releases import RELEASE
 
 SHAPES = [
     ((6,), (6,)),
@@ -58,6 +59,7 @@ def factors(shapes, is_transposed, needs_gradient):
         yield made.requires_grad_(is_leaf)
 
 
+@pytest.mark.skipif(RELEASE > (2, 13), reason="later releases fold other matrices, and do not need the rule")
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_the_same_operators(shapes):
     for is_transposed, *needs_gradient in itertools.product((False, True), repeat=3):
