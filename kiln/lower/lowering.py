@@ -443,6 +443,9 @@ class Lowering:
             raise CannotLower("a storage that the graph does not have")
         value: Any = node.meta.get("val")
         exact = called is None or not called.is_own
+        if called is not None and called.reads_strides:
+            for argument in node.all_input_nodes:
+                self.store_as_in_graph(argument)
         args = tuple(self.call_argument(arg, exact) for arg in node.args)
         kwargs = {name: self.call_argument(arg, exact) for name, arg in node.kwargs.items()}
         silent = called is not None and not called.schema.returns
@@ -454,6 +457,24 @@ class Lowering:
         self.called[node.name] = f"{node.target}: {reason}"
         found = tuple(load_whole(result) if isinstance(result, Buffer) else result for result in results)
         return found if many else found[0]
+
+    def store_as_in_graph(self, node: Node) -> None:
+        """Puts a value that is an expression into memory with the layout of the graph: what it is a view of is stored,
+        with elements that the view leaves out."""
+        views: list[Node] = []
+        while is_view_node(node) and is_expression(self.values[node]) and isinstance(node.args[0], Node):
+            views.append(node)
+            node = node.args[0]
+        found = self.values[node]
+        if isinstance(found, Tensor) and found.access is None:
+            stored = self.view(found, node.meta["val"], exact=True)
+            self.values[node] = Tensor(found.shape, ir.load(stored.as_access()))
+        for view in reversed(views):
+            called = find_operator(view.target)
+            found = self.lower_view(view, called) if called is not None else None
+            if found is None:
+                return
+            self.values[view] = found
 
     def has_own_storage(self, node: Any) -> bool:
         """Whether a value is in the same storage as in the graph, from its beginning."""

@@ -73,6 +73,14 @@ CHOOSES_ATTENTION_KERNEL = names(
     "scaled_dot_product_attention multi_head_attention_forward _native_multi_head_attention _fused_sdp_choice"
 )
 
+# Refuse a bias whose rows do not begin at multiples of some bytes: it is given to them as in eager, with its padding.
+READS_STRIDES = names(
+    "_efficient_attention_forward _efficient_attention_backward _scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_fused_attention_overrideable_backward",
+)
+
 # ---- effects --------------------------------------------------------------------------------------------------------
 
 # Change running statistics, in some calls, without a mark in the schema.

@@ -123,6 +123,7 @@ class Operator:
     is_library_call: bool
     """Whether a library computes it (products, convolutions, attention): its arguments and results are in memory."""
     chooses_attention_kernel: bool
+    reads_strides: bool
     """Whether its result's layout depends on the kernels of attention that are allowed."""
 
     def __init__(self, name: str, overloads: tuple[OpOverload, ...]) -> None:
@@ -177,6 +178,7 @@ class Operator:
         self.quantized = declared(declarations.QUANTIZED)
         self.is_library_call = declared(declarations.LIBRARY_CALLS)
         self.chooses_attention_kernel = declared(declarations.CHOOSES_ATTENTION_KERNEL)
+        self.reads_strides = declared(declarations.READS_STRIDES)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
