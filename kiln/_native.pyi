@@ -118,11 +118,14 @@ class CodeCheck:
     def __call__(self) -> bool: ...
 
 def call_watched(watcher: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
-    """`function(*args, **kwargs)`; the watcher is called with the frame of each Python function that is entered, as a
-    profile function is (`sys.getprofile()` gives it), and that function raises what the watcher raises."""
+    """`function(*args, **kwargs)`; the watcher is told of Python functions that are entered; they raise what it raises.
+
+    On CPython 3.11 it is called with the frame of each, as a profile function is (`sys.getprofile()` gives it); from
+    3.12 on with the code, the globals and the positional arguments of those that the call enters itself.
+    """
 
 def watch_entered(watcher: Any, /) -> None:
-    """Let a watcher look on, as in `call_watched`, until `sys.setprofile(None)`."""
+    """Let a watcher look on, as in `call_watched`, until `sys.setprofile(None)`. Only on CPython 3.11."""
 
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""

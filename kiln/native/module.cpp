@@ -91,6 +91,16 @@ PyObject* type_name(PyObject*, PyObject* argument) {
   return PyUnicode_FromString(reinterpret_cast<PyTypeObject*>(argument)->tp_name);
 }
 
+#if PY_VERSION_HEX >= 0x030C0000
+
+PyObject* call_watched(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 4) return PyErr_Format(PyExc_TypeError, "call_watched() takes 4 arguments, not %zd", count);
+  platform::FrameWatch watch(arguments[0]);
+  return PyObject_Call(arguments[1], arguments[2], arguments[3]);
+}
+
+#else
+
 // Runs the watcher where a Python function is entered; calls of C functions and returns cost next to nothing.
 int profile_entered(PyObject* watcher, PyFrameObject* frame, int event, PyObject*) {
   if (event != PyTrace_CALL) return 0;
@@ -116,6 +126,8 @@ PyObject* call_watched(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   return result;
 }
 
+#endif
+
 PyObject* knows_dictionary_keys(PyObject*, PyObject*) { return PyBool_FromLong(platform::knows_dictionary_keys()); }
 
 PyObject* distrust_dictionary_keys(PyObject*, PyObject*) {
@@ -133,9 +145,12 @@ PyMethodDef functions[] = {
     {"has_openmp", has_openmp, METH_NOARGS,
      "has_openmp() -> bool: torch's OpenMP library was found, so that kernels run on its threads."},
     {"call_watched", method(call_watched), METH_FASTCALL,
-     "call_watched(watcher, function, args, kwargs): call with a watcher that gets the frame of each Python function."},
+     "call_watched(watcher, function, args, kwargs): call with a watcher of the Python functions that the call enters. It "
+     "gets the frame (CPython 3.11), or the code, the globals and the positional arguments."},
+#if PY_VERSION_HEX < 0x030C0000
     {"watch_entered", watch_entered, METH_O,
-     "watch_entered(watcher): give a watcher the frame of each Python function that this thread enters."},
+     "watch_entered(watcher): give a watcher the frame of each Python function that this thread enters. Only on 3.11."},
+#endif
     {"distinct", method(distinct), METH_FASTCALL,
      "distinct(*objects) -> bool: no object is given twice."},
     {"has_keys", method(has_keys), METH_FASTCALL,

@@ -34,7 +34,7 @@ page lists every builtin that may run, in families that declare what they may do
 This holds for all of them:
 
 - A special method in Python that native code reaches without a proxy does not run: the call is watched
-  (`native_watch.py`, CPython 3.11) and the graph breaks.
+  (`native_watch.py`) and the graph breaks.
 - A lazy value that native code reads breaks the graph (`Lazy` in `values.py`).
 - An error message with the name of a proxy class in it breaks the graph: eager has the real name.
 

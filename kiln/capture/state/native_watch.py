@@ -3,12 +3,13 @@
 What capture runs natively is chosen from tables, and special methods in Python are led back into the interpreter by
 proxies and trampolines. Should native code reach such a method all the same, it would run on shadows, with effects on
 real objects. So a call is watched: a function that native code enters and that is not part of the machinery does not
-run, and the graph breaks. (The watch is a profile function: from CPython 3.12 on, setting one instruments all code,
-which takes too long; there the tables stand alone.)
+run, and the graph breaks. On CPython 3.11 the watch is a profile function; from 3.12 on, where setting one takes too
+long, a function that evaluates frames (`native/platform/frames.h`).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import weakref
@@ -24,7 +25,7 @@ from .values import CONSTANT_TYPES
 if TYPE_CHECKING:
     from .trace import Trace
 
-WATCHES = sys.version_info < (3, 12)
+PROFILES = sys.version_info < (3, 12)
 
 # Modules whose Python code native code may enter: what leads back into the interpreter, and values of its own.
 MACHINERY = frozenset({"kiln", "torch", "sympy", "mpmath", "enum", "weakref", "importlib"})
@@ -33,7 +34,11 @@ PROGRAMS = ("torch.nn.modules", "torch.optim", "torch.utils.data", "torch.distri
 
 def call_watched(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
     """Call native code; break the graph if it enters Python code of the program."""
-    if not WATCHES or sys.getprofile() is not None or (not kwargs and is_harmless(function, args)):
+    if not kwargs and is_harmless(function, args):
+        return function(*args, **kwargs)
+    if not PROFILES:
+        return _native.call_watched(functools.partial(entered, trace, function), function, args, kwargs)
+    if sys.getprofile() is not None:
         return function(*args, **kwargs)
     return _native.call_watched(watch, function, args, kwargs)
 
@@ -55,27 +60,34 @@ SHALLOW: frozenset[object] = frozenset(
 
 
 def watch(frame: types.FrameType) -> None:
+    """On CPython 3.11: a function was entered, perhaps by a watched call."""
     caller = frame.f_back
-    if caller is not None and caller.f_code is CALL and not may_run(frame):
-        trace, function = caller.f_locals["trace"], caller.f_locals["function"]
-        if trace.progress.key_methods_run and frame.f_code.co_name in ("__hash__", "__eq__"):
-            return
-        name = getattr(function, "__qualname__", repr(function))
-        raise trace.fail(f"{name} calls {frame.f_code.co_qualname}, which is Python code")
+    if caller is not None and caller.f_code is CALL:
+        code, known = frame.f_code, frame.f_locals
+        given = tuple([known.get(name) for name in code.co_varnames[: code.co_argcount]])
+        entered(caller.f_locals["trace"], caller.f_locals["function"], code, frame.f_globals, given)
 
 
 CALL = call_watched.__code__
 
 
-def may_run(frame: types.FrameType) -> bool:
+def entered(trace: Trace, function: object, code: types.CodeType, names: dict[str, Any], given: Args) -> None:
+    """Native code is about to run a function with this code, these globals and positional arguments."""
+    if may_run(code, names, given):
+        return
+    if trace.progress.key_methods_run and code.co_name in ("__hash__", "__eq__"):
+        return
+    name = getattr(function, "__qualname__", repr(function))
+    raise trace.fail(f"{name} calls {code.co_qualname}, which is Python code")
+
+
+def may_run(code: types.CodeType, names: dict[str, Any], given: Args) -> bool:
     """Whether a function that native code enters is of the machinery, or comes from outside the call."""
-    module = module_of_globals(frame.f_globals)
+    module = module_of_globals(names)
     if module.partition(".")[0] in MACHINERY and not module.startswith(PROGRAMS):
         return True
-    code = frame.f_code
     if code.co_name == "__del__":
         return True
-    given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
     if given and isinstance(given[0], (weakref.ReferenceType, type)):
         return True  # a callback of a weak reference; a method of a metaclass, which is asked about a real class
     signal = len(given) == 2 and isinstance(given[1], types.FrameType)
@@ -83,7 +95,8 @@ def may_run(frame: types.FrameType) -> bool:
 
 
 def stop_watching() -> bool:
-    """Native code has come back into the interpreter. Whether it was watched."""
+    """Native code has come back into the interpreter. Whether it is to be watched again (only on CPython 3.11: what a
+    watched call enters itself is all that is looked at later)."""
     profile: object = sys.getprofile()
     watched = profile is watch
     if watched:
@@ -92,4 +105,5 @@ def stop_watching() -> bool:
 
 
 def resume_watching() -> None:
-    _native.watch_entered(watch)
+    if PROFILES:
+        _native.watch_entered(watch)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dictionaries.h"
+#include "frames.h"
 #include "native.h"
 
 #include <cstdint>
@@ -96,13 +97,6 @@ inline PyObject* code_names(PyObject* code) { return reinterpret_cast<PyCodeObje
 // A new int of little-endian bytes, without a sign.
 inline PyObject* int_from_bytes(const unsigned char* bytes, size_t count) {
   return _PyLong_FromByteArray(bytes, count, /*little_endian=*/1, /*is_signed=*/0);
-}
-
-// ---- frames ---------------------------------------------------------------------------------------------------------
-
-// Whether a function other than CPython's own runs the frames of Python functions (PEP 523), in any thread.
-inline bool frames_are_hooked() {
-  return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault;
 }
 
 // ---- the check ------------------------------------------------------------------------------------------------------

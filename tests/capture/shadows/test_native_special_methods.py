@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kiln
+from kiln.capture.interpreter import native_calls
 from kiln.testing import check
 
 
@@ -247,3 +248,32 @@ def test_slices_keep_what_they_are_given(view, dynamic):
         return program, torch.ones(2), Number(0.5)
 
     check_fresh(make, calls=2, dynamic=dynamic, fullgraph=True)
+
+
+@pytest.mark.parametrize("call", ["setdefault", "pop", "copy"])
+def test_methods_that_the_tables_do_not_know(call, monkeypatch):
+    """The watch on native calls breaks the graph before they run on what stands for objects."""
+    monkeypatch.setattr(native_calls, "runs_overrides", lambda function, args: None)
+
+    def make(log):
+        class Logging(collections.OrderedDict):
+            def __setitem__(self, key, value):
+                log.append(("set", key))
+                super().__setitem__(key, value)
+
+            def __getitem__(self, key):
+                log.append(("get", key))
+                return super().__getitem__(key)
+
+        def program(x):
+            table = Logging()
+            if call == "setdefault":
+                found = table.setdefault("a", 1)
+            else:
+                table["a"] = 2
+                found = table.pop("a") if call == "pop" else len(table.copy())
+            return x + 1, found, len(log)
+
+        return program, torch.ones(2)
+
+    check_fresh(make, calls=3)
