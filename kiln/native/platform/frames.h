@@ -1,4 +1,4 @@
-// The Python functions that native code enters while it is watched.
+// The Python functions that native code enters while it is watched. For CPython 3.11 to 3.14.
 //
 // On CPython 3.11 a profile function is told of them. From 3.12 on, setting one instruments all code, which takes too long.
 // There, a function of Kiln's evaluates frames (PEP 523) for as long as a watched call runs. It looks at the frames that
